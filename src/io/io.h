@@ -1,0 +1,113 @@
+/*
+ * io: the one door to network and disk.
+ *
+ * Owns sockets, the reactor (epoll, timers, wake-ups between threads), files (io_uring) and HTTP. May call base and the
+ * operating system. Nothing above opens a socket or a file in another way.
+ */
+#ifndef MC_IO_IO_H
+#define MC_IO_IO_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/base.h"
+
+/* ---- addresses ------------------------------------------------------------------------------------------- */
+
+/* host:port, [v6]:port, [v6%scope]:port, host, [v6], a bare v6 address; the port must be 1..65535 when given.
+ * `port` is 0 when absent. `host` holds no brackets. */
+#define MC_HOST_MAX 256
+struct mc_hostport {
+    char host[MC_HOST_MAX];
+    uint16_t port;
+};
+MC_MUST_USE enum mc_status mc_hostport_parse(const char *text, struct mc_hostport *out);
+/* "host:port", brackets round IPv6. out must hold MC_HOST_MAX + 8. */
+void mc_hostport_format(const char *host, uint16_t port, char *out, size_t size);
+
+struct mc_addr {
+    struct sockaddr_storage storage;
+    socklen_t len;
+};
+/* Resolves the first usable address (blocking; numeric names do not block). */
+MC_MUST_USE enum mc_status mc_addr_resolve(const char *host, uint16_t port, struct mc_addr *out);
+void mc_addr_format(const struct mc_addr *addr, char *out, size_t size); /* "ip:port" or "[ip]:port" */
+uint16_t mc_addr_port(const struct mc_addr *addr);
+/* True when the address is one of this machine's interfaces or loopback. */
+bool mc_addr_is_local(const struct mc_addr *addr);
+/* The address this machine would use to reach others: MC_TCP_BIND_ADDRESS, else the first non-loopback interface,
+ * else 127.0.0.1. */
+void mc_local_ip(char *out, size_t size);
+
+/* ---- sockets --------------------------------------------------------------------------------------------- */
+
+/* Binds and listens; host "" or "*" = all interfaces, v6 and v4 together where the kernel has v6. Port 0 = any free.
+ * On MC_ERR_ADDRESS_IN_USE the log names host and port. Non-blocking, close-on-exec; *bound_port is what was got. */
+MC_MUST_USE enum mc_status mc_listen(const char *host, uint16_t port, int backlog, int *fd, uint16_t *bound_port);
+/* A free port of [min, max], tried in random order: bind is the test, so two processes never share one. */
+MC_MUST_USE enum mc_status mc_listen_range(const char *host, uint16_t min, uint16_t max, struct mc_rng *rng,
+                                           int backlog, int *fd, uint16_t *bound_port);
+/* Connects within the deadline (absolute, mc_clock_system). Non-blocking, TCP_NODELAY, keep-alive, close-on-exec. */
+MC_MUST_USE enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadline_ns, int *fd);
+/* Accepts one; MC_ERR_NOT_FOUND when none waits. Same socket options as mc_connect. */
+MC_MUST_USE enum mc_status mc_accept(int listen_fd, int *fd, struct mc_addr *peer);
+/* Blocking helpers on a non-blocking socket: all bytes or an error (MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_IO). */
+MC_MUST_USE enum mc_status mc_send_all(int fd, const struct iovec *iov, int iov_count, uint64_t deadline_ns);
+MC_MUST_USE enum mc_status mc_recv_all(int fd, void *buffer, size_t len, uint64_t deadline_ns);
+
+/* ---- streams: what a connection speaks through ----------------------------------------------------------- */
+
+/* A byte stream over a connected socket, plain or (later) TLS. Non-blocking: *n is what moved, MC_OK with *n == 0 means
+ * "wait for the fd"; MC_ERR_CLOSED at the end of input. The stream owns the fd. */
+struct mc_stream;
+struct mc_stream_ops {
+    enum mc_status (*readv)(struct mc_stream *s, const struct iovec *iov, int count, size_t *n);
+    enum mc_status (*writev)(struct mc_stream *s, const struct iovec *iov, int count, size_t *n);
+    void (*close)(struct mc_stream *s);
+};
+struct mc_stream {
+    const struct mc_stream_ops *ops;
+    int fd;
+};
+void mc_stream_plain(struct mc_stream *s, int fd);
+
+/* ---- reactor --------------------------------------------------------------------------------------------- */
+
+/* One thread's event loop. Everything registered with a reactor is called on its thread. */
+struct mc_reactor;
+
+struct mc_reactor_fd { /* embed; recover with mc_container_of */
+    int fd;
+    uint32_t events; /* EPOLLIN | EPOLLOUT asked for now */
+    void (*on_ready)(struct mc_reactor_fd *self, uint32_t events);
+};
+struct mc_timer { /* embed */
+    uint64_t deadline_ns; /* mc_clock_system */
+    size_t heap_index;    /* reactor's; SIZE_MAX when idle */
+    void (*on_timer)(struct mc_timer *self);
+};
+struct mc_task { /* embed; one queueing at a time */
+    struct mc_task *next;
+    void (*run)(struct mc_task *self);
+};
+
+MC_MUST_USE enum mc_status mc_reactor_create(const char *thread_name, struct mc_reactor **out); /* starts its thread */
+void mc_reactor_destroy(struct mc_reactor *r); /* stops and joins; queued tasks run first; not from its own thread */
+bool mc_reactor_on_thread(const struct mc_reactor *r);
+
+/* On the reactor's thread only: */
+MC_MUST_USE enum mc_status mc_reactor_add(struct mc_reactor *r, struct mc_reactor_fd *f);
+void mc_reactor_modify(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t events);
+void mc_reactor_remove(struct mc_reactor *r, struct mc_reactor_fd *f); /* does not close; no call-back afterwards */
+void mc_timer_init(struct mc_timer *t, void (*on_timer)(struct mc_timer *));
+void mc_timer_start(struct mc_reactor *r, struct mc_timer *t, uint64_t deadline_ns); /* restarts when running */
+void mc_timer_stop(struct mc_reactor *r, struct mc_timer *t);
+
+/* From any thread: run the task on the reactor's thread. Queue is unbounded but every task is embedded in an object
+ * that its owner bounds. */
+void mc_reactor_post(struct mc_reactor *r, struct mc_task *task);
+/* Runs fn(arg) on the reactor's thread and waits for it (runs it at once when already there). */
+void mc_reactor_call(struct mc_reactor *r, void (*fn)(void *), void *arg);
+
+#endif

@@ -1,0 +1,86 @@
+/*
+ * master: the metadata of the store. Index, placement, leases, eviction, segments, clients.
+ *
+ * The core is a thread-safe state machine without threads, sockets or clocks of its own: time comes from an mc_clock,
+ * randomness from a seed, and the periodic work (eviction, expiry, releases) is one function that somebody calls. So the
+ * real program and the simulator run the same code.
+ *
+ * One function per RPC family lives behind mc_master_handle(), which takes decoded arguments of wire/master_rpc.h and
+ * fills the answer; mc_master_serve() wraps it with decoding and encoding, so that the RPC server, the embedded
+ * master and the simulator all enter by one door. May call base, io, wire.
+ */
+#ifndef MC_MASTER_MASTER_H
+#define MC_MASTER_MASTER_H
+
+#include "base/base.h"
+#include "base/metrics.h"
+#include "rpc/rpc.h"
+#include "wire/master_rpc.h"
+
+struct mc_master_config { /* names and defaults are those of docs/options.md */
+    uint64_t default_kv_lease_ttl_ms;
+    uint64_t default_kv_soft_pin_ttl_ms;
+    uint64_t max_kv_soft_pin_ttl_ms;
+    bool allow_evict_soft_pinned_objects;
+    double eviction_ratio;
+    double eviction_high_watermark_ratio;
+    uint64_t client_ttl_ms;
+    uint64_t put_start_discard_timeout_ms;
+    uint64_t put_start_release_timeout_ms;
+    const char *allocation_strategy; /* "random", "free_ratio_first" */
+    const char *root_fs_dir;
+    bool enable_disk_eviction;
+    uint64_t quota_bytes;
+    bool enable_offload;
+    uint64_t seed; /* of placement and ids; 0 = from the system */
+    /* called (without locks held) for each segment of a client that expired: the program deletes its metadata keys */
+    void (*on_segment_lost)(void *ctx, struct mc_str segment_name);
+    void *on_segment_lost_ctx;
+};
+void mc_master_config_init(struct mc_master_config *config);
+
+struct mc_master;
+struct mc_master *mc_master_create(const struct mc_master_config *config, const struct mc_clock *clock,
+                                   struct mc_metrics *metrics /* may be NULL */);
+void mc_master_destroy(struct mc_master *m);
+
+/* Runs RPC `rpc` with decoded `args` (the struct of MC_MASTER_RPC_TABLE); fills `ret`, whose strings and vectors live in
+ * `arena`. Thread safe; never blocks on I/O. */
+void mc_master_handle(struct mc_master *m, enum mc_master_rpc rpc, const void *args, struct mc_arena *arena, void *ret);
+
+/* The same from bytes to bytes: an mc_rpc_handler (ctx = struct mc_master *). */
+void mc_master_serve(void *master, const struct mc_rpc_request *request, struct mc_rpc_reply *reply);
+
+/* Eviction, lease and client expiry, discarded puts, graceful unmounts. Call about every 10 ms; returns after a bounded
+ * amount of work. */
+void mc_master_tick(struct mc_master *m);
+
+/* ---- looking inside (HTTP admin, `mooncake ls`, fsck, simulator) ------------------------------------------- */
+
+struct mc_master_totals {
+    uint64_t keys, capacity_bytes, allocated_bytes, segments, clients;
+};
+void mc_master_totals(struct mc_master *m, struct mc_master_totals *out);
+
+/* Calls fn for every key of the tenant (NULL = all), in no order, without holding locks during fn. Stops when fn returns false. */
+void mc_master_each_key(struct mc_master *m, const char *tenant, bool (*fn)(void *ctx, struct mc_str tenant, struct mc_str key),
+                        void *ctx);
+
+struct mc_master_segment_info {
+    struct mw_segment segment; /* strings live in the arena passed in */
+    struct mc_uuid client;
+    int status; /* enum mc_segment_status */
+    uint64_t used_bytes, capacity_bytes;
+};
+/* All segments; the array lives in the arena. */
+struct mc_master_segment_info *mc_master_segments(struct mc_master *m, struct mc_arena *arena, size_t *count);
+
+/* The replicas of a key without granting a lease or counting a hit. */
+enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct mc_str key, struct mc_arena *arena,
+                              struct mw_replica_list *out);
+
+/* Proves that live extents are disjoint and equal the allocators' used set, that counters equal what they count, and that
+ * every index entry can be found; appends a line for each fault. MC_OK when there is none. Slow; stops the world. */
+enum mc_status mc_master_fsck(struct mc_master *m, struct mc_buf *report);
+
+#endif

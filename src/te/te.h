@@ -1,0 +1,137 @@
+/*
+ * te: the Transfer Engine. Mechanism below (transports), policy above (this room's engine).
+ *
+ * The engine owns registered memory, opened segments, batches and the choice: it cuts a request into slices, gives each
+ * slice to a transport, and takes it back when it failed, at whatever stage, to give it to another lane or transport. A
+ * transport only moves slices and reports what happened; it never retries, never chooses and never reports success
+ * before the last byte arrived.
+ *
+ * May call base, io, wire, rpc, meta. Public face: mooncake/transfer.h.
+ */
+#ifndef MC_TE_TE_H
+#define MC_TE_TE_H
+
+#include "base/base.h"
+#include "base/metrics.h"
+#include "mooncake/transfer.h"
+
+/* ---- memory ---------------------------------------------------------------------------------------------- */
+
+/* A registered range. Immutable after registration but for `users`. */
+struct mc_memory {
+    uint64_t addr;
+    uint64_t length;
+    char location[64];
+    bool remote;        /* peers may address it */
+    int memfd;          /* of mc_memory_alloc, mappable by same-host peers; else -1 */
+    _Atomic uint32_t users; /* peers' requests in progress on it; unregistering waits for zero */
+};
+
+/* Finds the registered remote-accessible range that holds [addr, addr+length) and counts a user; NULL when none. Called
+ * by a transport's server side for each incoming request; released after the last byte. Cheap: a read-locked sorted
+ * array. */
+struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uint64_t length);
+void mc_memory_release(struct mc_memory *memory);
+
+/* ---- peers ----------------------------------------------------------------------------------------------- */
+
+/* What is known of an opened segment, from its descriptor (wire: docs/wire.md). Replaced as a whole on refresh; holders
+ * keep a reference. */
+struct mc_peer_buffer {
+    uint64_t addr;
+    uint64_t length;
+    char location[64];
+    char shm_name[64]; /* ours: "/proc/<pid>/fd/<n>" or empty when the peer offers none */
+};
+struct mc_peer_desc {
+    _Atomic uint32_t refs;
+    char name[280];          /* segment name */
+    char host[256];          /* where tcp connects to */
+    uint16_t tcp_data_port;
+    unsigned tcp_proto;      /* 1 or 2 */
+    struct mc_uuid engine_id;/* ours: random per engine; {0,0} for upstream peers */
+    char boot_id[40];        /* ours: same host when equal; "" for upstream peers */
+    int32_t pid;             /* ours: for process_vm_readv; 0 when unknown */
+    size_t buffer_count;
+    struct mc_peer_buffer *buffers; /* sorted by addr */
+};
+
+struct mc_segment { /* one opened segment; lives until closed and unused */
+    struct mc_engine *engine;
+    mc_segment_id id;
+    /* private to engine.c and transports follow behind their own structs */
+    void *transport_state[8]; /* indexed by mc_transport.index; made and freed by the transport */
+};
+/* A counted reference to the current descriptor. */
+struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment);
+void mc_peer_desc_put(struct mc_peer_desc *desc);
+
+/* ---- slices ---------------------------------------------------------------------------------------------- */
+
+/* The unit of work: one contiguous move. Embedded in the task's memory, so posting allocates nothing. The engine fills
+ * the first part; the transport owns `transport_link` and `transport_data` between post and completion. */
+struct mc_slice_op {
+    enum mc_transfer_op op;
+    char *local;
+    uint64_t remote;
+    uint64_t length;
+    struct mc_segment *segment;
+    uint64_t deadline_ns;
+    void *task; /* engine's */
+    uint32_t attempts;
+    uint32_t tried_transports; /* bit per mc_transport.index that failed */
+    struct mc_list transport_link;
+    uint64_t transport_data[4];
+};
+
+/* Tells the engine that the slice ended. From any thread, exactly once for each posted slice, after which the transport
+ * must not touch the slice or its memory. On failure `retryable` says whether another lane of the same transport
+ * may work. The engine may post again from inside this call. */
+void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable);
+
+/* ---- transports ------------------------------------------------------------------------------------------ */
+
+struct mc_transport;
+struct mc_transport_ops {
+    const char *name; /* "tcp", "shm" */
+    /* Starts for this engine (listeners, threads). MC_NOT_SUPPORTED = not on this machine; the engine goes on without. */
+    enum mc_status (*start)(struct mc_engine *engine, unsigned index, struct mc_transport **out);
+    void (*stop)(struct mc_transport *t);
+    /* Adds the transport's keys to the engine's descriptor (a jansson object). May be NULL. */
+    void (*describe)(struct mc_transport *t, void *json_object);
+    /* Lower is better; UINT32_MAX = cannot reach this peer. */
+    uint32_t (*cost)(struct mc_transport *t, struct mc_segment *segment, const struct mc_peer_desc *desc);
+    /* Posts slices (all for one segment). The status is that of posting as a whole: on an error none was taken. A taken
+     * slice ends with mc_slice_done, possibly before this returns (inline completion). Never blocks on the peer. */
+    enum mc_status (*post)(struct mc_transport *t, struct mc_slice_op **slices, size_t count);
+    /* Progress on the calling thread (a waiter), until `*done` is non-zero or the deadline passes; returns at once when
+     * there is nothing to drive. `segment` is what the waiter waits for. May be NULL. */
+    void (*progress)(struct mc_transport *t, struct mc_segment *segment, const _Atomic uint32_t *done, uint64_t deadline_ns);
+    /* Gives up slices of `task` still in flight (deadline): when it returns, none of them touches local memory again and each
+     * has ended with mc_slice_done(MC_ERR_TIMEOUT). */
+    void (*cancel)(struct mc_transport *t, struct mc_segment *segment, void *task);
+    /* The segment is going away or its peer restarted: drop connections and mappings. */
+    void (*forget)(struct mc_transport *t, struct mc_segment *segment);
+    /* mc_segment_map; NULL when the transport cannot. */
+    const void *(*map)(struct mc_transport *t, struct mc_segment *segment, uint64_t addr, uint64_t length);
+};
+struct mc_transport {
+    const struct mc_transport_ops *ops;
+    struct mc_engine *engine;
+    unsigned index;
+};
+
+/* The table of what this build has; adding a transport = one file and one line there (te/transport/table.c). */
+extern const struct mc_transport_ops *const mc_transport_table[];
+extern const size_t mc_transport_count;
+
+/* What transports need of the engine. */
+const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine);
+struct mc_metrics *mc_engine_registry(struct mc_engine *engine);
+struct mc_reactor;
+unsigned mc_engine_reactor_count(const struct mc_engine *engine);
+struct mc_reactor *mc_engine_reactor(struct mc_engine *engine, unsigned index);
+/* The segment that a slice to (engine, id) uses; for tests. */
+struct mc_segment *mc_engine_segment(struct mc_engine *engine, mc_segment_id id);
+
+#endif
