@@ -15,6 +15,8 @@
 #include "base/metrics.h"
 #include "mooncake/transfer.h"
 
+#define MC_TRANSPORT_MAX 8 /* transports of one engine */
+
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
 /* A registered range. Immutable after registration but for `users`. */
@@ -41,17 +43,20 @@ struct mc_peer_buffer {
     uint64_t addr;
     uint64_t length;
     char location[64];
-    char shm_name[64]; /* ours: "/proc/<pid>/fd/<n>" or empty when the peer offers none */
+    int32_t shm_slot; /* ours: its place in the owner's shared control page; -1 when the peer offers none */
+    bool shm_mappable; /* ours: memory of mc_memory_alloc, a memfd that same-host peers can map */
 };
 struct mc_peer_desc {
     _Atomic uint32_t refs;
     char name[280];          /* segment name */
-    char host[256];          /* where tcp connects to */
+    char host[256];          /* where tcp and the handshake connect to */
+    uint16_t rpc_port;       /* handshake */
     uint16_t tcp_data_port;
     unsigned tcp_proto;      /* 1 or 2 */
     struct mc_uuid engine_id;/* ours: random per engine; {0,0} for upstream peers */
     char boot_id[40];        /* ours: same host when equal; "" for upstream peers */
-    int32_t pid;             /* ours: for process_vm_readv; 0 when unknown */
+    int32_t pid;             /* ours, for people; 0 when unknown. Never used as an identity */
+    char shm_socket[64];     /* ours: abstract socket that hands out the mappings; "" when none */
     size_t buffer_count;
     struct mc_peer_buffer *buffers; /* sorted by addr */
 };
@@ -60,7 +65,7 @@ struct mc_segment { /* one opened segment; lives until closed and unused */
     struct mc_engine *engine;
     mc_segment_id id;
     /* private to engine.c and transports follow behind their own structs */
-    void *transport_state[8]; /* indexed by mc_transport.index; made and freed by the transport */
+    void *transport_state[MC_TRANSPORT_MAX]; /* indexed by mc_transport.index; made and freed by the transport */
 };
 /* A counted reference to the current descriptor. */
 struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment);
@@ -78,8 +83,11 @@ struct mc_slice_op {
     struct mc_segment *segment;
     uint64_t deadline_ns;
     void *task; /* engine's */
-    uint32_t attempts;
+    uint32_t attempts;         /* posts on `transport` */
     uint32_t tried_transports; /* bit per mc_transport.index that failed */
+    uint32_t incarnation;      /* engine's: of the peer when first posted */
+    int32_t first_error;       /* engine's: what the task fails with when every road is closed */
+    struct mc_transport *transport; /* where it is posted */
     struct mc_list transport_link;
     uint64_t transport_data[4];
 };
@@ -94,6 +102,8 @@ void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retrya
 struct mc_transport;
 struct mc_transport_ops {
     const char *name; /* "tcp", "shm" */
+    /* Requests are cut into slices of about this size, so that one request uses several lanes; 0 = never cut. */
+    uint64_t slice_bytes;
     /* Starts for this engine (listeners, threads). MC_NOT_SUPPORTED = not on this machine; the engine goes on without. */
     enum mc_status (*start)(struct mc_engine *engine, unsigned index, struct mc_transport **out);
     void (*stop)(struct mc_transport *t);
@@ -101,6 +111,12 @@ struct mc_transport_ops {
     void (*describe)(struct mc_transport *t, void *json_object);
     /* Lower is better; UINT32_MAX = cannot reach this peer. */
     uint32_t (*cost)(struct mc_transport *t, struct mc_segment *segment, const struct mc_peer_desc *desc);
+    /* Whether this slice, to a segment that cost() accepts, can be served; false sends it to the next transport without
+     * counting a failure. NULL = every slice. */
+    bool (*serves)(struct mc_transport *t, struct mc_segment *segment, const struct mc_slice_op *slice);
+    /* The segment was opened, or has a new descriptor: on the opener's or a helper thread, may wait for the peer for a
+     * bounded time. May be NULL. */
+    void (*open)(struct mc_transport *t, struct mc_segment *segment, const struct mc_peer_desc *desc);
     /* Posts slices (all for one segment). The status is that of posting as a whole: on an error none was taken. A taken
      * slice ends with mc_slice_done, possibly before this returns (inline completion). Never blocks on the peer. */
     enum mc_status (*post)(struct mc_transport *t, struct mc_slice_op **slices, size_t count);
@@ -108,9 +124,10 @@ struct mc_transport_ops {
      * there is nothing to drive. `segment` is what the waiter waits for. May be NULL. */
     void (*progress)(struct mc_transport *t, struct mc_segment *segment, const _Atomic uint32_t *done, uint64_t deadline_ns);
     /* Gives up slices of `task` still in flight (deadline): when it returns, none of them touches local memory again and each
-     * has ended with mc_slice_done(MC_ERR_TIMEOUT). */
+     * has ended with mc_slice_done(MC_ERR_TIMEOUT). NULL when post() never leaves a slice in flight. */
     void (*cancel)(struct mc_transport *t, struct mc_segment *segment, void *task);
-    /* The segment is going away or its peer restarted: drop connections and mappings. */
+    /* The segment is going away or its peer restarted: drop connections and mappings. Slices still in flight end with an
+     * error. When the segment goes away no slice is in flight, and transport_state[index] must be NULL afterwards. */
     void (*forget)(struct mc_transport *t, struct mc_segment *segment);
     /* mc_segment_map; NULL when the transport cannot. */
     const void *(*map)(struct mc_transport *t, struct mc_segment *segment, uint64_t addr, uint64_t length);
@@ -125,8 +142,15 @@ struct mc_transport {
 extern const struct mc_transport_ops *const mc_transport_table[];
 extern const size_t mc_transport_count;
 
+/* mc_engine_create over another table (at most MC_TRANSPORT_MAX); tests inject faults with it. */
+MC_MUST_USE enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
+                                                 const struct mc_transport_ops *const *table, size_t count,
+                                                 struct mc_engine **engine);
+
 /* What transports need of the engine. */
-const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine);
+const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine); /* numbers hold no 0 = default */
+const char *mc_engine_host(const struct mc_engine *engine); /* the address told to peers */
+struct mc_uuid mc_engine_id(const struct mc_engine *engine);
 struct mc_metrics *mc_engine_registry(struct mc_engine *engine);
 struct mc_reactor;
 unsigned mc_engine_reactor_count(const struct mc_engine *engine);
