@@ -1,0 +1,100 @@
+/*
+ * Streams: the plain one. See io.h. A TLS stream is another table of these three functions in a
+ * file of its own; nothing that speaks through a stream can tell.
+ *
+ * "Would block" is MC_OK with *n == 0, so the end of input needs a status of its own; a reader that
+ * asks for zero bytes gets zero bytes, not an end that is not there.
+ */
+#include "io/private.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+static enum mc_status socket_failed(int error, const char *step) {
+    switch (error) {
+    case EAGAIN:
+        return MC_OK;
+    case ECONNRESET:
+    case EPIPE:
+    case ESHUTDOWN:
+        return MC_ERR_CLOSED;
+    default:
+        mc_warn_limited("socket failed: step=%s errno=%d reason=\"%s\"", step, error,
+                        strerror(error));
+        return MC_ERR_IO;
+    }
+}
+
+static bool asks_for_bytes(const struct iovec *iov, int count) {
+    for (int i = 0; i < count; i++) {
+        if (iov[i].iov_len > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum mc_status mc_socket_readv(int fd, const struct iovec *iov, int count, size_t *n) {
+    ssize_t got;
+    do {
+        if (count == 1) {
+            got = recv(fd, iov->iov_base, iov->iov_len, 0);
+        } else {
+            got = readv(fd, iov, count < IOV_MAX ? count : IOV_MAX);
+        }
+    } while (got < 0 && errno == EINTR);
+    if (got == 0 && asks_for_bytes(iov, count)) {
+        return MC_ERR_CLOSED;
+    }
+    if (got < 0) {
+        MC_TRY(socket_failed(errno, "read"));
+        got = 0;
+    }
+    *n = (size_t)got;
+    return MC_OK;
+}
+
+enum mc_status mc_socket_writev(int fd, const struct iovec *iov, int count, size_t *n) {
+    ssize_t put;
+    do { /* never writev(2): MSG_NOSIGNAL keeps a dead peer from killing the process */
+        if (count == 1) {
+            put = send(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL);
+        } else {
+            struct msghdr message = {.msg_iov = (struct iovec *)iov,
+                                     .msg_iovlen = (size_t)(count < IOV_MAX ? count : IOV_MAX)};
+            put = sendmsg(fd, &message, MSG_NOSIGNAL);
+        }
+    } while (put < 0 && errno == EINTR);
+    if (put < 0) {
+        MC_TRY(socket_failed(errno, "write"));
+        put = 0;
+    }
+    *n = (size_t)put;
+    return MC_OK;
+}
+
+static enum mc_status plain_readv(struct mc_stream *s, const struct iovec *iov, int count,
+                                  size_t *n) {
+    return mc_socket_readv(s->fd, iov, count, n);
+}
+
+static enum mc_status plain_writev(struct mc_stream *s, const struct iovec *iov, int count,
+                                   size_t *n) {
+    return mc_socket_writev(s->fd, iov, count, n);
+}
+
+static void plain_close(struct mc_stream *s) {
+    if (s->fd >= 0) {
+        close(s->fd);
+        s->fd = -1;
+    }
+}
+
+void mc_stream_plain(struct mc_stream *s, int fd) {
+    static const struct mc_stream_ops ops = {plain_readv, plain_writev, plain_close};
+    s->ops = &ops;
+    s->fd = fd;
+}
