@@ -1,24 +1,49 @@
 /*
- * The master's RPCs: argument and answer structs, and one table that names them all (spec: docs/wire.md).
+ * The master's RPCs: argument and answer structs, and one table that names them all (spec:
+ * docs/wire.md).
  *
- * Every struct here has a schema table of the same name in wire/master_rpc.c. The argument struct of an RPC with several
- * parameters is the tuple of them in order. Strings and vectors are views (see wire/schema.h).
+ * Every struct here has a schema table of the same name in wire/master_rpc.c. The argument struct
+ * of an RPC with several parameters is the tuple of them in order. Strings and vectors are views
+ * (see wire/schema.h).
  */
 #ifndef MC_WIRE_MASTER_RPC_H
 #define MC_WIRE_MASTER_RPC_H
 
 #include "wire/schema.h"
 
-enum mc_replica_type { MC_REPLICA_MEMORY = 0, MC_REPLICA_DISK = 1, MC_REPLICA_LOCAL_DISK = 2, MC_REPLICA_NOF_SSD = 3,
-                       MC_REPLICA_ALL = 4, MC_REPLICA_DFS = 100 };
-enum mc_replica_status { MC_REPLICA_UNDEFINED = 0, MC_REPLICA_INITIALIZED = 1, MC_REPLICA_PROCESSING = 2,
-                         MC_REPLICA_COMPLETE = 3, MC_REPLICA_REMOVED = 4, MC_REPLICA_FAILED = 5 };
+enum mc_replica_type {
+    MC_REPLICA_MEMORY = 0,
+    MC_REPLICA_DISK = 1,
+    MC_REPLICA_LOCAL_DISK = 2,
+    MC_REPLICA_NOF_SSD = 3,
+    MC_REPLICA_ALL = 4,
+    MC_REPLICA_DFS = 100
+};
+enum mc_replica_status {
+    MC_REPLICA_UNDEFINED = 0,
+    MC_REPLICA_INITIALIZED = 1,
+    MC_REPLICA_PROCESSING = 2,
+    MC_REPLICA_COMPLETE = 3,
+    MC_REPLICA_REMOVED = 4,
+    MC_REPLICA_FAILED = 5
+};
 enum mc_client_status { MC_CLIENT_UNDEFINED = 0, MC_CLIENT_OK = 1, MC_CLIENT_NEED_REMOUNT = 2 };
-enum mc_segment_status { MC_SEGMENT_UNDEFINED = 0, MC_SEGMENT_OK = 1, MC_SEGMENT_DRAINING = 2, MC_SEGMENT_DRAINED = 3,
-                         MC_SEGMENT_GRACEFULLY_UNMOUNTING = 4, MC_SEGMENT_UNMOUNTING = 5 };
+enum mc_segment_status {
+    MC_SEGMENT_UNDEFINED = 0,
+    MC_SEGMENT_OK = 1,
+    MC_SEGMENT_DRAINING = 2,
+    MC_SEGMENT_DRAINED = 3,
+    MC_SEGMENT_GRACEFULLY_UNMOUNTING = 4,
+    MC_SEGMENT_UNMOUNTING = 5
+};
 enum mc_soft_pin { MC_SOFT_PIN_PRESERVE = 0, MC_SOFT_PIN_ENABLE = 1, MC_SOFT_PIN_DISABLE = 2 };
 enum mc_task_type { MC_TASK_COPY = 0, MC_TASK_MOVE = 1 };
-enum mc_task_status { MC_TASK_PENDING = 0, MC_TASK_PROCESSING = 1, MC_TASK_FAILED = 2, MC_TASK_SUCCESS = 3 };
+enum mc_task_status {
+    MC_TASK_PENDING = 0,
+    MC_TASK_PROCESSING = 1,
+    MC_TASK_FAILED = 2,
+    MC_TASK_SUCCESS = 3
+};
 
 struct mw_opt_u64 {
     bool has;
@@ -106,7 +131,7 @@ struct mw_object_meta {
     struct mc_str key;
     struct mw_opt_u64 checksum;
 };
-struct mw_replica_list { /* GetReplicaListResponse */
+struct mw_replica_list {    /* GetReplicaListResponse */
     struct mc_vec replicas; /* of struct mw_replica */
     uint64_t lease_ttl_ms;
     struct mw_opt_u64 checksum;
@@ -201,46 +226,179 @@ struct mw_uuid_strs {
     struct mc_vec strs;
 };
 
-/* ---- arguments ------------------------------------------------------------------------------------------- */
+/* ---- arguments
+ * ------------------------------------------------------------------------------------------- */
 
-struct mw_a_key { struct mc_str key, tenant; };                       /* ExistKey GetReplicaList(ByRegex) */
-struct mw_a_keys { struct mc_vec keys; struct mc_str tenant; };       /* BatchExistKey BatchGetReplicaList */
-struct mw_a_replica_clear { struct mc_vec keys; struct mc_uuid client; struct mc_str segment; };
-struct mw_a_put_start { struct mc_uuid client; struct mc_str key; uint64_t length; struct mw_replicate_config config; struct mc_str tenant; };
-struct mw_a_put_end { struct mc_uuid client; struct mw_object_meta meta; int32_t type; struct mc_str tenant; };
-struct mw_a_put_revoke { struct mc_uuid client; struct mc_str key; int32_t type; struct mc_str tenant; };
-struct mw_a_batch_put_start { struct mc_uuid client; struct mc_vec keys; struct mc_vec lengths /* u64 */; struct mw_replicate_config config; struct mc_str tenant; };
-struct mw_a_batch_put_end { struct mc_uuid client; struct mc_vec metas /* mw_object_meta */; int32_t type; struct mc_str tenant; };
-struct mw_a_batch_put_revoke { struct mc_uuid client; struct mc_vec keys; int32_t type; struct mc_str tenant; };
-struct mw_a_batch_upsert_end { struct mc_uuid client; struct mc_vec metas; struct mc_str tenant; };
-struct mw_a_batch_upsert_revoke { struct mc_uuid client; struct mc_vec keys; struct mc_str tenant; };
-struct mw_a_remove { struct mc_str key; bool force; struct mc_str tenant; }; /* Remove RemoveByRegex */
-struct mw_a_remove_all { bool force; struct mc_str tenant; };
-struct mw_a_batch_remove { struct mc_vec keys; bool force; struct mc_str tenant; };
-struct mw_a_mount { struct mw_segment segment; struct mc_uuid client; };
-struct mw_a_nof_mount { struct mw_nof_segment segment; struct mc_uuid client; };
-struct mw_a_remount { struct mc_vec segments; struct mc_uuid client; }; /* also NoF */
-struct mw_a_unmount { struct mc_uuid segment, client; };
-struct mw_a_graceful_unmount { struct mc_uuid segment, client; uint64_t grace_ms; };
-struct mw_a_client_flag { struct mc_uuid client; bool flag; };
-struct mw_a_ssd_capacity { struct mc_uuid client; int64_t bytes; };
-struct mw_a_offload_done { struct mc_uuid client; struct mc_vec tasks /* mw_disk_task */; struct mc_vec objects /* mw_storage_object */; };
-struct mw_a_promotion_start { struct mc_uuid client; struct mc_str key, tenant; uint64_t size; struct mc_vec segments /* str */; };
-struct mw_a_client_key { struct mc_uuid client; struct mc_str key, tenant; };
-struct mw_a_copy_task { struct mc_str key, tenant; struct mc_vec targets; };
-struct mw_a_move_task { struct mc_str key, tenant, source, target; };
-struct mw_a_fetch_tasks { struct mc_uuid client; uint64_t count; };
-struct mw_a_task_complete { struct mc_uuid client; struct mw_task_complete task; };
-struct mw_a_copy_start { struct mc_uuid client; struct mc_str key, tenant, source; struct mc_vec targets; };
-struct mw_a_dyn_copy_start { struct mc_uuid client; struct mc_str key, tenant, source; struct mc_vec targets; struct mc_uuid lease; uint64_t epoch; };
-struct mw_a_dyn_copy_end { struct mc_uuid client; struct mc_str key, tenant; struct mc_uuid lease; uint64_t epoch; };
-struct mw_a_move_start { struct mc_uuid client; struct mc_str key, tenant, source, target; };
-struct mw_a_evict_disk { struct mc_uuid client; struct mc_str key, tenant; int32_t type; };
-struct mw_a_batch_evict_disk { struct mc_uuid client; struct mc_vec keys; struct mc_str tenant; int32_t type; };
+struct mw_a_key {
+    struct mc_str key, tenant;
+}; /* ExistKey GetReplicaList(ByRegex) */
+struct mw_a_keys {
+    struct mc_vec keys;
+    struct mc_str tenant;
+}; /* BatchExistKey BatchGetReplicaList */
+struct mw_a_replica_clear {
+    struct mc_vec keys;
+    struct mc_uuid client;
+    struct mc_str segment;
+};
+struct mw_a_put_start {
+    struct mc_uuid client;
+    struct mc_str key;
+    uint64_t length;
+    struct mw_replicate_config config;
+    struct mc_str tenant;
+};
+struct mw_a_put_end {
+    struct mc_uuid client;
+    struct mw_object_meta meta;
+    int32_t type;
+    struct mc_str tenant;
+};
+struct mw_a_put_revoke {
+    struct mc_uuid client;
+    struct mc_str key;
+    int32_t type;
+    struct mc_str tenant;
+};
+struct mw_a_batch_put_start {
+    struct mc_uuid client;
+    struct mc_vec keys;
+    struct mc_vec lengths /* u64 */;
+    struct mw_replicate_config config;
+    struct mc_str tenant;
+};
+struct mw_a_batch_put_end {
+    struct mc_uuid client;
+    struct mc_vec metas /* mw_object_meta */;
+    int32_t type;
+    struct mc_str tenant;
+};
+struct mw_a_batch_put_revoke {
+    struct mc_uuid client;
+    struct mc_vec keys;
+    int32_t type;
+    struct mc_str tenant;
+};
+struct mw_a_batch_upsert_end {
+    struct mc_uuid client;
+    struct mc_vec metas;
+    struct mc_str tenant;
+};
+struct mw_a_batch_upsert_revoke {
+    struct mc_uuid client;
+    struct mc_vec keys;
+    struct mc_str tenant;
+};
+struct mw_a_remove {
+    struct mc_str key;
+    bool force;
+    struct mc_str tenant;
+}; /* Remove RemoveByRegex */
+struct mw_a_remove_all {
+    bool force;
+    struct mc_str tenant;
+};
+struct mw_a_batch_remove {
+    struct mc_vec keys;
+    bool force;
+    struct mc_str tenant;
+};
+struct mw_a_mount {
+    struct mw_segment segment;
+    struct mc_uuid client;
+};
+struct mw_a_nof_mount {
+    struct mw_nof_segment segment;
+    struct mc_uuid client;
+};
+struct mw_a_remount {
+    struct mc_vec segments;
+    struct mc_uuid client;
+}; /* also NoF */
+struct mw_a_unmount {
+    struct mc_uuid segment, client;
+};
+struct mw_a_graceful_unmount {
+    struct mc_uuid segment, client;
+    uint64_t grace_ms;
+};
+struct mw_a_client_flag {
+    struct mc_uuid client;
+    bool flag;
+};
+struct mw_a_ssd_capacity {
+    struct mc_uuid client;
+    int64_t bytes;
+};
+struct mw_a_offload_done {
+    struct mc_uuid client;
+    struct mc_vec tasks /* mw_disk_task */;
+    struct mc_vec objects /* mw_storage_object */;
+};
+struct mw_a_promotion_start {
+    struct mc_uuid client;
+    struct mc_str key, tenant;
+    uint64_t size;
+    struct mc_vec segments /* str */;
+};
+struct mw_a_client_key {
+    struct mc_uuid client;
+    struct mc_str key, tenant;
+};
+struct mw_a_copy_task {
+    struct mc_str key, tenant;
+    struct mc_vec targets;
+};
+struct mw_a_move_task {
+    struct mc_str key, tenant, source, target;
+};
+struct mw_a_fetch_tasks {
+    struct mc_uuid client;
+    uint64_t count;
+};
+struct mw_a_task_complete {
+    struct mc_uuid client;
+    struct mw_task_complete task;
+};
+struct mw_a_copy_start {
+    struct mc_uuid client;
+    struct mc_str key, tenant, source;
+    struct mc_vec targets;
+};
+struct mw_a_dyn_copy_start {
+    struct mc_uuid client;
+    struct mc_str key, tenant, source;
+    struct mc_vec targets;
+    struct mc_uuid lease;
+    uint64_t epoch;
+};
+struct mw_a_dyn_copy_end {
+    struct mc_uuid client;
+    struct mc_str key, tenant;
+    struct mc_uuid lease;
+    uint64_t epoch;
+};
+struct mw_a_move_start {
+    struct mc_uuid client;
+    struct mc_str key, tenant, source, target;
+};
+struct mw_a_evict_disk {
+    struct mc_uuid client;
+    struct mc_str key, tenant;
+    int32_t type;
+};
+struct mw_a_batch_evict_disk {
+    struct mc_uuid client;
+    struct mc_vec keys;
+    struct mc_str tenant;
+    int32_t type;
+};
 
-/* ---- the table ------------------------------------------------------------------------------------------- */
+/* ---- the table
+ * ------------------------------------------------------------------------------------------- */
 
-/* X(Name, argument struct, answer struct). A lone UUID, vector or string parameter has that type itself. */
+/* X(Name, argument struct, answer struct). A lone UUID, vector or string parameter has that type
+ * itself. */
 #define MC_MASTER_RPC_TABLE(X)                                                                     \
     X(ExistKey, struct mw_a_key, struct mw_e_bool)                                                 \
     X(BatchExistKey, struct mw_a_keys, struct mc_vec /* mw_e_bool */)                              \
@@ -311,16 +469,18 @@ enum mc_master_rpc {
 #define X(name, args, ret) MC_RPC_##name,
     MC_MASTER_RPC_TABLE(X)
 #undef X
-    MC_MASTER_RPC_COUNT
+        MC_MASTER_RPC_COUNT
 };
 
-/* One schema version of an RPC. Several releases may share a name with different hashes; version 0 is the newest and is
- * what our client speaks unless the peer rejects it. */
+/* One schema version of an RPC. Upstream's releases differ: version 0 is the newest (0.3.13 and
+ * later) and is what our client speaks unless the peer rejects it; version 1, where there is one,
+ * is that of 0.3.12. A number means the same release for every RPC; the functions below take a
+ * higher number than an RPC has for its highest. */
 #define MC_RPC_MAX_VERSIONS 4
 struct mc_rpc_schema {
     const struct mc_type *args; /* NULL = no arguments */
     const struct mc_type *ret;
-    uint32_t args_hash; /* computed by mc_master_rpc_init */
+    uint32_t args_hash; /* computed by mc_master_rpc_table */
     uint32_t ret_hash;
 };
 struct mc_rpc_desc {
@@ -332,7 +492,8 @@ struct mc_rpc_desc {
     struct mc_rpc_schema versions[MC_RPC_MAX_VERSIONS];
 };
 
-/* Computes ids and hashes once (thread safe, cheap to repeat) and returns the table, indexed by enum mc_master_rpc. */
+/* Computes ids and hashes once (thread safe, cheap to repeat) and returns the table, indexed by
+ * enum mc_master_rpc. */
 const struct mc_rpc_desc *mc_master_rpc_table(void);
 /* The RPC with this function id, or NULL. */
 const struct mc_rpc_desc *mc_master_rpc_find(uint32_t function_id);
@@ -340,16 +501,27 @@ static inline enum mc_master_rpc mc_master_rpc_index(const struct mc_rpc_desc *d
     return (enum mc_master_rpc)(desc - mc_master_rpc_table());
 }
 
-/* Picks the version whose argument hash the body carries (0 when the RPC has no arguments) and decodes into `args`
- * (args_size bytes, zeroed first). */
-MC_MUST_USE enum mc_status mc_master_rpc_decode_args(const struct mc_rpc_desc *desc, struct mc_str body,
-                                                     struct mc_arena *arena, void *args, unsigned *version);
-void mc_master_rpc_encode_args(const struct mc_rpc_desc *desc, unsigned version, const void *args, struct mc_buf *out);
-MC_MUST_USE enum mc_status mc_master_rpc_decode_ret(const struct mc_rpc_desc *desc, unsigned version, struct mc_str body,
+/* True when the hash of the arguments tells this RPC's versions apart. For the others that have
+ * several (GetReplicaList: same arguments, other answers) decode_args says 0, and a server uses
+ * what another RPC of the same peer has told. */
+bool mc_master_rpc_args_tell_version(const struct mc_rpc_desc *desc);
+
+/* Picks the version whose argument hash the body carries (0 when the RPC has no arguments) and
+ * decodes into `args` (args_size bytes; members that the version lacks are zero). Strings point
+ * into `body`. MC_ERR_WIRE_HASH: no version has that hash. */
+MC_MUST_USE enum mc_status mc_master_rpc_decode_args(const struct mc_rpc_desc *desc,
+                                                     struct mc_str body, struct mc_arena *arena,
+                                                     void *args, unsigned *version);
+void mc_master_rpc_encode_args(const struct mc_rpc_desc *desc, unsigned version, const void *args,
+                               struct mc_buf *out);
+MC_MUST_USE enum mc_status mc_master_rpc_decode_ret(const struct mc_rpc_desc *desc,
+                                                    unsigned version, struct mc_str body,
                                                     struct mc_arena *arena, void *ret);
-void mc_master_rpc_encode_ret(const struct mc_rpc_desc *desc, unsigned version, const void *ret, struct mc_buf *out);
+void mc_master_rpc_encode_ret(const struct mc_rpc_desc *desc, unsigned version, const void *ret,
+                              struct mc_buf *out);
 
 /* Schema tables that other messages or tests use. */
-extern const struct mc_type mc_t_segment, mc_t_replicate_config, mc_t_replica, mc_t_replica_list, mc_t_buffer;
+extern const struct mc_type mc_t_segment, mc_t_replicate_config, mc_t_replica, mc_t_replica_list,
+    mc_t_buffer;
 
 #endif
