@@ -1,0 +1,465 @@
+/*
+ * A two-level segregated fit over nodes in a slab.
+ *
+ * Every extent, free or live, is one 32-byte node; nodes are linked in address order, so a freed
+ * extent finds its neighbours at once and merges. Free nodes also hang in the list of their size
+ * class: class = power of two, cut into 32 equal steps; two levels of bitmaps find the next class
+ * that is not empty with two bit scans.
+ *
+ * Only the search is rounded, not the size. Classes above the class of `size` hold only extents
+ * that fit. The class of `size` itself holds some that fit and some that do not; upstream's design
+ * skips it, and then a pool of equal objects whose size is not a class boundary can never reuse its
+ * own holes. So a few extents of that class are tried first, and the best of them is taken; the
+ * number is a constant, which keeps the whole in constant time.
+ *
+ * Invariants: nodes cover [0, capacity) without gap or overlap; no two neighbours are both free; a
+ * bin bit is set exactly when its list is not empty; used + sum(free) = capacity.
+ * mc_allocator_check() proves them.
+ *
+ * Nodes are addressed by index because the slab moves when it grows (see slab_grow). Index 0
+ * is a sentinel and means "none".
+ */
+#include "master/allocator.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "base/log.h"
+#include "master/lock.h"
+
+#define STEP_BITS        5u
+#define STEPS            (1u << STEP_BITS)
+#define LEVELS           (64u - STEP_BITS)
+#define TRIES_IN_CLASS   8u
+#define SLAB_FIRST_BYTES (64u << 10)
+#define HUGE_PAGE_BYTES  (2u << 20)
+
+struct node {
+    uint64_t offset;
+    uint64_t size : 63;
+    uint64_t live : 1;
+    uint32_t prev; /* neighbours in address order */
+    uint32_t next;
+    uint32_t bin_prev; /* neighbours in the class of a free node */
+    uint32_t bin_next; /* also the chain of unused nodes */
+};
+_Static_assert(sizeof(struct node) == 32, "two nodes to a cache line");
+
+struct mc_allocator {
+    struct mc_lock lock;
+    uint32_t unused;     /* chain of nodes given back */
+    uint32_t next_fresh; /* nodes from here on were never used */
+    uint32_t slab_nodes;
+    uint32_t max_nodes;
+    struct node *nodes;
+    uint64_t capacity;
+    _Atomic uint64_t used;
+    _Atomic uint64_t count;
+    uint64_t levels;        /* bit l: some class of level l has nodes */
+    uint32_t steps[LEVELS]; /* bit s: class (l, s) has nodes */
+    uint32_t heads[LEVELS][STEPS];
+};
+
+struct bin {
+    uint32_t level;
+    uint32_t step;
+};
+
+/* Level 0 holds the sizes below STEPS one by one; level l > 0 holds [2^(l+4), 2^(l+5)). */
+static struct bin bin_of(uint64_t size) {
+    if (size < STEPS) {
+        return (struct bin){0, (uint32_t)size};
+    }
+    uint32_t msb = 63u - (uint32_t)__builtin_clzll(size);
+    return (struct bin){msb - STEP_BITS + 1, (uint32_t)(size >> (msb - STEP_BITS)) & (STEPS - 1)};
+}
+
+static void bin_insert(struct mc_allocator *a, uint32_t index) {
+    struct node *n = &a->nodes[index];
+    struct bin b = bin_of(n->size);
+    uint32_t head = a->heads[b.level][b.step];
+    n->bin_prev = 0;
+    n->bin_next = head;
+    if (head) {
+        a->nodes[head].bin_prev = index;
+    } else {
+        a->steps[b.level] |= 1u << b.step;
+        a->levels |= 1ull << b.level;
+    }
+    a->heads[b.level][b.step] = index;
+}
+
+static void bin_remove(struct mc_allocator *a, uint32_t index) {
+    struct node *n = &a->nodes[index];
+    if (n->bin_next) {
+        a->nodes[n->bin_next].bin_prev = n->bin_prev;
+    }
+    if (n->bin_prev) {
+        a->nodes[n->bin_prev].bin_next = n->bin_next;
+        return;
+    }
+    struct bin b = bin_of(n->size);
+    a->heads[b.level][b.step] = n->bin_next;
+    if (!n->bin_next) {
+        a->steps[b.level] &= ~(1u << b.step);
+        if (!a->steps[b.level]) {
+            a->levels &= ~(1ull << b.level);
+        }
+    }
+}
+
+/* The best of the first `max_tries` nodes of a class that hold `size`; 0 when none does. */
+static uint32_t class_search(const struct mc_allocator *a, uint32_t head, uint64_t size,
+                             unsigned max_tries) {
+    uint32_t best = 0;
+    uint64_t best_size = UINT64_MAX;
+    uint32_t index = head;
+    for (unsigned tries = 0; index && tries < max_tries; tries++) {
+        const struct node *n = &a->nodes[index];
+        if (n->size == size) {
+            return index;
+        }
+        if (n->size > size && n->size < best_size) {
+            best = index;
+            best_size = n->size;
+        }
+        index = n->bin_next;
+    }
+    return best;
+}
+
+static uint32_t find_fit(const struct mc_allocator *a, uint64_t size) {
+    struct bin b = bin_of(size);
+    uint32_t head = a->heads[b.level][b.step];
+    uint32_t found = class_search(a, head, size, TRIES_IN_CLASS);
+    if (found) {
+        return found;
+    }
+    /* two shifts: a shift by 32 would be undefined */
+    uint32_t steps = a->steps[b.level] & (UINT32_MAX << b.step << 1);
+    uint32_t level = b.level;
+    if (!steps) {
+        uint64_t levels = a->levels & (UINT64_MAX << level << 1);
+        if (!levels) {
+            return class_search(a, head, size, TRIES_IN_LAST_CLASS);
+        }
+        level = (uint32_t)__builtin_ctzll(levels);
+        steps = a->steps[level];
+    }
+    return class_search(a, a->heads[level][__builtin_ctz(steps)], size, TRIES_IN_CLASS);
+}
+
+/* Twice the slab. A slab of huge pages is aligned to them and moves by its page table entries, so
+ * that growing a slab of a gigabyte takes microseconds; a small one is copied. */
+static bool slab_grow(struct mc_allocator *a) {
+    if (a->slab_nodes >= a->max_nodes) {
+        return false;
+    }
+    size_t old_bytes = (size_t)a->slab_nodes * sizeof(struct node);
+    size_t new_bytes = old_bytes * 2;
+    bool huge = new_bytes >= 2 * HUGE_PAGE_BYTES;
+    size_t reserve = new_bytes + (huge ? HUGE_PAGE_BYTES : 0);
+    char *area = mmap(NULL, reserve, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (area == MAP_FAILED) {
+        mc_warn("allocator metadata cannot grow bytes=%zu", new_bytes);
+        return false;
+    }
+    char *slab = area;
+    if (huge) {
+        slab =
+            (char *)(((uintptr_t)area + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1));
+        if (slab > area) {
+            munmap(area, (size_t)(slab - area));
+        }
+        if (area + reserve > slab + new_bytes) {
+            munmap(slab + new_bytes, (size_t)(area + reserve - (slab + new_bytes)));
+        }
+        (void)madvise(slab, new_bytes, MADV_HUGEPAGE); /* only a hint */
+    }
+    if (old_bytes < 2 * HUGE_PAGE_BYTES) {
+        memcpy(slab, a->nodes, old_bytes);
+        munmap(a->nodes, old_bytes);
+    } else if (mremap(a->nodes, old_bytes, old_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, slab) !=
+               slab) {
+        munmap(slab, new_bytes);
+        return false;
+    }
+    a->nodes = (struct node *)slab;
+    a->slab_nodes *= 2;
+    return true;
+}
+
+/* A node for an extent; 0 at the limit. May move a->nodes. */
+static uint32_t node_take(struct mc_allocator *a) {
+    uint32_t index = a->unused;
+    if (index) {
+        a->unused = a->nodes[index].bin_next;
+        return index;
+    }
+    if (a->next_fresh > a->max_nodes || (a->next_fresh == a->slab_nodes && !slab_grow(a))) {
+        return 0;
+    }
+    return a->next_fresh++;
+}
+
+static void node_give(struct mc_allocator *a, uint32_t index) {
+    struct node *n = &a->nodes[index];
+    n->size = 0;
+    n->live = 0;
+    n->bin_next = a->unused;
+    a->unused = index;
+}
+
+struct mc_allocator *mc_allocator_create(uint64_t capacity, uint32_t max_nodes) {
+    if (capacity == 0 || capacity > MC_ALLOCATOR_MAX_CAPACITY) {
+        return NULL;
+    }
+    struct mc_allocator *a = mc_zalloc(sizeof(*a));
+    a->nodes =
+        mmap(NULL, SLAB_FIRST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (a->nodes == MAP_FAILED) {
+        free(a);
+        return NULL;
+    }
+    a->slab_nodes = SLAB_FIRST_BYTES / sizeof(struct node);
+    a->max_nodes =
+        max_nodes && max_nodes < MC_ALLOCATOR_MAX_NODES ? max_nodes : MC_ALLOCATOR_MAX_NODES;
+    a->next_fresh = 1;
+    a->capacity = capacity;
+    uint32_t all = node_take(a);
+    a->nodes[all] = (struct node){.size = capacity};
+    bin_insert(a, all);
+    return a;
+}
+
+void mc_allocator_destroy(struct mc_allocator *a) {
+    if (a) {
+        munmap(a->nodes, (size_t)a->slab_nodes * sizeof(struct node));
+        free(a);
+    }
+}
+
+/* Cuts the tail off a free node that is in no bin; the tail goes to its bin. False when there is no
+ * node for it. */
+static bool split_locked(struct mc_allocator *a, uint32_t index, uint64_t size) {
+    uint32_t rest = node_take(a);
+    if (!rest) {
+        return false;
+    }
+    struct node *n = &a->nodes[index];
+    a->nodes[rest] = (struct node){
+        .offset = n->offset + size, .size = n->size - size, .prev = index, .next = n->next};
+    if (n->next) {
+        a->nodes[n->next].prev = rest;
+    }
+    n->next = rest;
+    n->size = size;
+    bin_insert(a, rest);
+    return true;
+}
+
+static uint32_t alloc_locked(struct mc_allocator *a, uint64_t size) {
+    uint32_t index = find_fit(a, size);
+    if (!index) {
+        return 0;
+    }
+    bin_remove(a, index);
+    if (a->nodes[index].size > size && !split_locked(a, index, size)) {
+        bin_insert(a, index);
+        return 0;
+    }
+    a->nodes[index].live = 1;
+    return index;
+}
+
+enum mc_status mc_allocator_alloc(struct mc_allocator *a, uint64_t size, struct mc_extent *out) {
+    if (size == 0) {
+        return MC_INVALID_PARAMS;
+    }
+    /* Hopeless without the lock: full or oversize. relaxed: a stale value only costs or saves a
+     * try. */
+    if (size > a->capacity - atomic_load_explicit(&a->used, memory_order_relaxed)) {
+        return MC_NO_AVAILABLE_HANDLE;
+    }
+    mc_lock_acquire(&a->lock);
+    uint32_t index = alloc_locked(a, size);
+    if (index) {
+        *out = (struct mc_extent){a->nodes[index].offset, index};
+        /* only the lock's holder writes: a plain add is enough, the store is atomic for the readers
+         * outside */
+        atomic_store_explicit(&a->used, atomic_load_explicit(&a->used, memory_order_relaxed) + size,
+                              memory_order_relaxed);
+        atomic_store_explicit(&a->count, atomic_load_explicit(&a->count, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+    }
+    mc_lock_release(&a->lock);
+    return index ? MC_OK : MC_NO_AVAILABLE_HANDLE;
+}
+
+/* Merges `index`, in no bin, with its free neighbours; returns the node that holds the whole, in no
+ * bin. */
+static uint32_t merge_locked(struct mc_allocator *a, uint32_t index) {
+    struct node *n = &a->nodes[index];
+    uint32_t next = n->next;
+    if (next && !a->nodes[next].live) {
+        bin_remove(a, next);
+        n->size += a->nodes[next].size;
+        n->next = a->nodes[next].next;
+        if (n->next) {
+            a->nodes[n->next].prev = index;
+        }
+        node_give(a, next);
+    }
+    uint32_t prev = n->prev;
+    if (prev && !a->nodes[prev].live) {
+        struct node *p = &a->nodes[prev];
+        bin_remove(a, prev);
+        p->size += n->size;
+        p->next = n->next;
+        if (p->next) {
+            a->nodes[p->next].prev = prev;
+        }
+        node_give(a, index);
+        return prev;
+    }
+    return index;
+}
+
+uint64_t mc_allocator_free(struct mc_allocator *a, uint32_t handle) {
+    mc_lock_acquire(&a->lock);
+    struct node *n = &a->nodes[handle];
+    /* neighbours in space were mostly made one after the other: fetch all three lines at once, not
+     * in turn */
+    __builtin_prefetch(n - 1, 1);
+    __builtin_prefetch(n + 1, 1);
+    MC_ASSERT(handle != 0 && handle < a->next_fresh && n->live);
+    atomic_store_explicit(&a->used, atomic_load_explicit(&a->used, memory_order_relaxed) - n->size,
+                          memory_order_relaxed);
+    atomic_store_explicit(&a->count, atomic_load_explicit(&a->count, memory_order_relaxed) - 1,
+                          memory_order_relaxed);
+    n->live = 0;
+    uint32_t whole = merge_locked(a, handle);
+    bin_insert(a, whole);
+    uint64_t size = a->nodes[whole].size;
+    mc_lock_release(&a->lock);
+    return size;
+}
+
+uint64_t mc_allocator_used(const struct mc_allocator *a) {
+    return atomic_load_explicit(&a->used, memory_order_relaxed);
+}
+
+uint64_t mc_allocator_capacity(const struct mc_allocator *a) {
+    return a->capacity;
+}
+
+uint64_t mc_allocator_count(const struct mc_allocator *a) {
+    return atomic_load_explicit(&a->count, memory_order_relaxed);
+}
+
+uint64_t mc_allocator_largest_free(struct mc_allocator *a) {
+    uint64_t largest = 0;
+    mc_lock_acquire(&a->lock);
+    if (a->levels) {
+        uint32_t level = 63u - (uint32_t)__builtin_clzll(a->levels);
+        uint32_t step = 31u - (uint32_t)__builtin_clz(a->steps[level]);
+        for (uint32_t i = a->heads[level][step]; i; i = a->nodes[i].bin_next) {
+            largest = mc_max_u64(largest, a->nodes[i].size);
+        }
+    }
+    mc_lock_release(&a->lock);
+    return largest;
+}
+
+uint64_t mc_allocator_metadata_bytes(struct mc_allocator *a) {
+    mc_lock_acquire(&a->lock);
+    uint64_t bytes = sizeof(*a) + (uint64_t)a->slab_nodes * sizeof(struct node);
+    mc_lock_release(&a->lock);
+    return bytes;
+}
+
+bool mc_allocator_lookup(struct mc_allocator *a, uint32_t handle, uint64_t *offset,
+                         uint64_t *size) {
+    mc_lock_acquire(&a->lock);
+    bool live = handle != 0 && handle < a->next_fresh && a->nodes[handle].live;
+    if (live) {
+        *offset = a->nodes[handle].offset;
+        *size = a->nodes[handle].size;
+    }
+    mc_lock_release(&a->lock);
+    return live;
+}
+
+/* What a walk over the nodes in address order found. */
+struct census {
+    uint64_t end, used, count, free_nodes;
+};
+
+static void check_extents_locked(struct mc_allocator *a, struct census *c, struct mc_buf *report) {
+    uint32_t first =
+        1; /* node 1 was made first and always keeps offset 0: merging keeps the lower node */
+    bool before_free = false;
+    for (uint32_t i = first, prev = 0; i; prev = i, i = a->nodes[i].next) {
+        const struct node *n = &a->nodes[i];
+        if (n->offset != c->end || n->prev != prev || n->size == 0) {
+            mc_buf_printf(report,
+                          "allocator: node %u at %llu does not follow %u which ends at %llu\n", i,
+                          (unsigned long long)n->offset, prev, (unsigned long long)c->end);
+            return;
+        }
+        if (!n->live && before_free) {
+            mc_buf_printf(report, "allocator: free neighbours %u and %u are not merged\n", prev, i);
+        }
+        before_free = !n->live;
+        c->end += n->size;
+        c->used += n->live ? n->size : 0;
+        c->count += n->live;
+        c->free_nodes += !n->live;
+    }
+}
+
+static uint64_t check_bins_locked(const struct mc_allocator *a, struct mc_buf *report) {
+    uint64_t nodes = 0;
+    for (uint32_t level = 0; level < LEVELS; level++) {
+        for (uint32_t step = 0; step < STEPS; step++) {
+            uint32_t head = a->heads[level][step];
+            if (!head != !(a->steps[level] >> step & 1)) {
+                mc_buf_printf(report, "allocator: bin %u/%u and its bit disagree\n", level, step);
+            }
+            for (uint32_t i = head; i; i = a->nodes[i].bin_next, nodes++) {
+                struct bin b = bin_of(a->nodes[i].size);
+                if (a->nodes[i].live || b.level != level || b.step != step) {
+                    mc_buf_printf(report, "allocator: node %u is in the wrong bin %u/%u\n", i,
+                                  level, step);
+                    return nodes;
+                }
+            }
+        }
+        if (!a->steps[level] != !(a->levels >> level & 1)) {
+            mc_buf_printf(report, "allocator: level %u and its bit disagree\n", level);
+        }
+    }
+    return nodes;
+}
+
+enum mc_status mc_allocator_check(struct mc_allocator *a, struct mc_buf *report) {
+    size_t before = report->len;
+    struct census c = {0};
+    mc_lock_acquire(&a->lock);
+    check_extents_locked(a, &c, report);
+    uint64_t in_bins = check_bins_locked(a, report);
+    if (c.end != a->capacity || c.used != mc_allocator_used(a) ||
+        c.count != mc_allocator_count(a) || c.free_nodes != in_bins) {
+        mc_buf_printf(report,
+                      "allocator: walk saw end=%llu used=%llu live=%llu free=%llu, counters say "
+                      "capacity=%llu "
+                      "used=%llu live=%llu free=%llu\n",
+                      (unsigned long long)c.end, (unsigned long long)c.used,
+                      (unsigned long long)c.count, (unsigned long long)c.free_nodes,
+                      (unsigned long long)a->capacity, (unsigned long long)mc_allocator_used(a),
+                      (unsigned long long)mc_allocator_count(a), (unsigned long long)in_bins);
+    }
+    mc_lock_release(&a->lock);
+    return report->len == before ? MC_OK : MC_INTERNAL_ERROR;
+}
