@@ -27,12 +27,13 @@
 #include "base/log.h"
 #include "master/lock.h"
 
-#define STEP_BITS        5u
-#define STEPS            (1u << STEP_BITS)
-#define LEVELS           (64u - STEP_BITS)
-#define TRIES_IN_CLASS   8u
-#define SLAB_FIRST_BYTES (64u << 10)
-#define HUGE_PAGE_BYTES  (2u << 20)
+#define STEP_BITS           5u
+#define STEPS               (1u << STEP_BITS)
+#define LEVELS              (64u - STEP_BITS)
+#define TRIES_IN_CLASS      8u
+#define TRIES_IN_LAST_CLASS 128u
+#define SLAB_FIRST_BYTES    (64u << 10)
+#define HUGE_PAGE_BYTES     (2u << 20)
 
 struct node {
     uint64_t offset;
