@@ -1,6 +1,7 @@
 /*
  * HTTP: a server (libmicrohttpd, one thread) and a client (libcurl) for administration, metrics and metadata; nothing
- * here is on the data path.
+ * here is on the data path. Handlers run on the server's one thread: a slow one delays the others. Calls may come from any
+ * thread; libcurl is loaded at the first one (MC_NOT_SUPPORTED when the machine has none).
  */
 #ifndef MC_IO_HTTP_H
 #define MC_IO_HTTP_H
@@ -18,11 +19,11 @@ struct mc_http_response { /* the handler fills it; starts as 200, text/plain, em
     const char *content_type;
     struct mc_buf body;
 };
-/* The decoded value of a query argument, or NULL; valid during the request. */
+/* The decoded value of a query argument, or NULL when it is absent or has no '='; valid during the request. */
 const char *mc_http_query(const struct mc_http_request *request, const char *name);
 
 struct mc_http_route {
-    const char *method; /* NULL = any */
+    const char *method; /* NULL = any; "GET" serves HEAD too */
     const char *path;   /* exact */
     void (*handle)(void *ctx, const struct mc_http_request *request, struct mc_http_response *response);
 };
@@ -36,14 +37,15 @@ MC_MUST_USE enum mc_status mc_http_server_start(const char *host, uint16_t port,
 void mc_http_server_stop(struct mc_http_server *server);
 
 /* One request, blocking, at most timeout_ms in all (connect_timeout_ms of it for the connection). Transport failures are
- * a status; an HTTP status of any kind is MC_OK with *http_status. `body` is cleared, then filled (at most max_body). */
+ * a status; an HTTP status of any kind is MC_OK with *http_status. `body` is cleared, then filled; MC_ERR_LIMIT when the answer is
+ * larger than max_body_bytes. Connections are kept for later calls; redirects and proxies of the environment are not followed. */
 struct mc_http_call {
     const char *method;
     const char *url;
     const char *content_type; /* of `send`; NULL = none */
     struct mc_str send;
-    uint32_t timeout_ms;
-    uint32_t connect_timeout_ms;
+    uint32_t timeout_ms;         /* 0 = 30 s */
+    uint32_t connect_timeout_ms; /* 0 = as timeout_ms */
     size_t max_body_bytes;
 };
 MC_MUST_USE enum mc_status mc_http_call(const struct mc_http_call *call, int *http_status, struct mc_buf *body);

@@ -1,0 +1,216 @@
+/*
+ * The HTTP server: libmicrohttpd with one polling thread. See io/http.h.
+ *
+ * The library calls on_request several times a request: once when the headers are there, then for
+ * each piece of the body, then a last time without one. struct call lives from the first to the
+ * completion; the body is gathered in it up to the server's limit. A request that is refused (no
+ * such path, wrong method, body too large) is read to its end first, so that the client finds the
+ * answer instead of a reset; only an announced length over the limit is refused at once.
+ *
+ * The listening socket is ours (mc_listen), so "port in use", v4 and v6 together and port 0 work
+ * here as everywhere.
+ */
+#include "io/http.h"
+
+#include <microhttpd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "io/io.h"
+
+#define BACKLOG           128
+#define CONNECTION_LIMIT  256
+#define CONNECTION_IDLE_S 30
+#define CONNECTION_MEMORY (128u << 10) /* headers and URL: a 30 KiB key percent-encoded fits */
+
+struct mc_http_server {
+    struct MHD_Daemon *daemon;
+    const struct mc_http_route *routes;
+    size_t route_count;
+    size_t max_body;
+    void *ctx;
+};
+
+struct call {
+    struct mc_buf body;
+    bool too_large;
+};
+
+const char *mc_http_query(const struct mc_http_request *request, const char *name) {
+    return MHD_lookup_connection_value(request->native, MHD_GET_ARGUMENT_KIND, name);
+}
+
+/* HEAD is GET without the body, which the library leaves out by itself. */
+static bool method_matches(const struct mc_http_route *route, const char *method) {
+    return route->method == NULL || strcmp(route->method, method) == 0 ||
+           (strcmp(method, MHD_HTTP_METHOD_HEAD) == 0 &&
+            strcmp(route->method, MHD_HTTP_METHOD_GET) == 0);
+}
+
+/* The route, or NULL with the methods that the path does know in `allowed` (empty = no such path).
+ */
+static const struct mc_http_route *find_route(const struct mc_http_server *server,
+                                              const char *method, const char *path,
+                                              struct mc_buf *allowed) {
+    for (size_t i = 0; i < server->route_count; i++) {
+        const struct mc_http_route *route = &server->routes[i];
+        if (strcmp(route->path, path) != 0) {
+            continue;
+        }
+        if (method_matches(route, method)) {
+            return route;
+        }
+        mc_buf_printf(allowed, "%s%s", allowed->len > 0 ? ", " : "", route->method);
+    }
+    return NULL;
+}
+
+/* Gives the response's body to the library. */
+static enum MHD_Result answer(struct MHD_Connection *connection, struct mc_http_response *response,
+                              const char *allowed) {
+    MC_ASSERT(response->status >= 100 && response->status <= 599);
+    bool empty = response->body.len == 0;
+    struct MHD_Response *native = MHD_create_response_from_buffer(
+        response->body.len, empty ? (void *)"" : response->body.data,
+        empty ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_FREE);
+    if (empty || native == NULL) {
+        mc_buf_free(&response->body);
+    }
+    if (native == NULL) {
+        return MHD_NO;
+    }
+    enum MHD_Result result =
+        MHD_add_response_header(native, MHD_HTTP_HEADER_CONTENT_TYPE, response->content_type);
+    if (result == MHD_YES && allowed[0] != '\0') {
+        result = MHD_add_response_header(native, MHD_HTTP_HEADER_ALLOW, allowed);
+    }
+    if (result == MHD_YES) {
+        result = MHD_queue_response(connection, (unsigned)response->status, native);
+    }
+    MHD_destroy_response(native);
+    return result;
+}
+
+static enum MHD_Result answer_text(struct MHD_Connection *connection, int status, const char *text,
+                                   const char *allowed) {
+    struct mc_http_response response = {.status = status, .content_type = "text/plain"};
+    mc_buf_puts(&response.body, text);
+    return answer(connection, &response, allowed);
+}
+
+static enum MHD_Result serve(struct mc_http_server *server, struct MHD_Connection *connection,
+                             const char *method, const char *path, struct call *call) {
+    struct mc_buf allowed = {0};
+    const struct mc_http_route *route = find_route(server, method, path, &allowed);
+    enum MHD_Result result;
+    if (route == NULL && allowed.len == 0) {
+        result = answer_text(connection, MHD_HTTP_NOT_FOUND, "no such path\n", "");
+    } else if (route == NULL) {
+        result = answer_text(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "method not allowed\n",
+                             mc_buf_cstr(&allowed));
+    } else if (call->too_large) {
+        result = answer_text(connection, MHD_HTTP_CONTENT_TOO_LARGE, "body too large\n", "");
+    } else {
+        struct mc_http_request request = {
+            method, path, {call->body.data, call->body.len}, connection};
+        struct mc_http_response response = {.status = MHD_HTTP_OK, .content_type = "text/plain"};
+        route->handle(server->ctx, &request, &response);
+        result = answer(connection, &response, "");
+    }
+    mc_buf_free(&allowed);
+    return result;
+}
+
+static bool announces_too_much(struct MHD_Connection *connection, size_t max_body) {
+    const char *text =
+        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    uint64_t length;
+    return text != NULL && mc_parse_u64(text, 0, UINT64_MAX, &length) == MC_OK && length > max_body;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *path,
+                                  const char *method, const char *version, const char *upload,
+                                  size_t *upload_size, void **state) {
+    struct mc_http_server *server = cls;
+    struct call *call = *state;
+    if (call == NULL) {
+        *state = mc_zalloc(sizeof(*call));
+        if (announces_too_much(connection, server->max_body)) {
+            return answer_text(connection, MHD_HTTP_CONTENT_TOO_LARGE, "body too large\n", "");
+        }
+        return MHD_YES;
+    }
+    if (*upload_size == 0) {
+        return serve(server, connection, method, path, call);
+    }
+    if (*upload_size > server->max_body - call->body.len) {
+        call->too_large = true;
+    } else if (!call->too_large) {
+        mc_buf_append(&call->body, upload, *upload_size);
+    }
+    *upload_size = 0;
+    return MHD_YES;
+}
+
+static void on_completed(void *cls, struct MHD_Connection *connection, void **state,
+                         enum MHD_RequestTerminationCode how) {
+    struct call *call = *state;
+    if (call != NULL) {
+        mc_buf_free(&call->body);
+        free(call);
+        *state = NULL;
+    }
+}
+
+MC_PRINTF(2, 0) static void on_log(void *cls, const char *format, va_list args) {
+    char text[512];
+    vsnprintf(text, sizeof(text), format, args);
+    text[strcspn(text, "\n")] = '\0';
+    mc_debug("http server: %s", text);
+}
+
+/* Signals are the program's business, so the library's thread starts with all of them blocked. */
+static struct MHD_Daemon *start_daemon(struct mc_http_server *server, int fd) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct MHD_Daemon *daemon = MHD_start_daemon(
+        MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, server,
+        MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_END);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return daemon;
+}
+
+enum mc_status mc_http_server_start(const char *host, uint16_t port,
+                                    const struct mc_http_route *routes, size_t route_count,
+                                    size_t max_body_bytes, void *ctx, struct mc_http_server **out,
+                                    uint16_t *bound_port) {
+    int fd;
+    uint16_t bound;
+    MC_TRY(mc_listen(host, port, BACKLOG, &fd, &bound));
+    struct mc_http_server *server = mc_alloc(sizeof(*server));
+    *server = (struct mc_http_server){NULL, routes, route_count, max_body_bytes, ctx};
+    server->daemon = start_daemon(server, fd);
+    if (server->daemon == NULL) {
+        mc_error("cannot start the HTTP server: host=%s port=%u", host, (unsigned)bound);
+        close(fd);
+        free(server);
+        return MC_ERR_IO;
+    }
+    *out = server;
+    *bound_port = bound;
+    return MC_OK;
+}
+
+void mc_http_server_stop(struct mc_http_server *server) {
+    if (server == NULL) {
+        return;
+    }
+    MHD_stop_daemon(server->daemon); /* closes the listening socket too */
+    free(server);
+}
