@@ -37,6 +37,7 @@ extern "C" {
 struct mc_store;
 
 #define MC_STORE_KEY_MAX 65535
+#define MC_STORE_BATCH_CHUNK 512 /* keys of a batch that share one round of RPCs and one deadline */
 
 struct mc_store_options {
     const char *master;         /* "host:port"; default "127.0.0.1:50051" */

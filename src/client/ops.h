@@ -1,0 +1,127 @@
+/*
+ * ops: the store's client protocol, as straight-line blocking code over a port (client/port.h).
+ *
+ * Everything that decides whether an object is what it should be happens here: the order of a put's
+ * steps, what an unanswered RPC means, which replica is read, whether the lease lasted until the
+ * last byte. It owns no socket, no thread and no clock, so the simulator runs the very same code on
+ * fibers. Thread safe; no lock is held while a port function runs.
+ *
+ * Rules that the code keeps, each because its opposite once lost or mixed up data somewhere:
+ *  - Every put carries an id of its own in the place of the client's (same upper half), so a late
+ * PutEnd or PutRevoke of one put can never end another put of the same key, not even one by the
+ * same client.
+ *  - A put is revoked only when no byte of it can arrive any more. When a write ended in doubt, the
+ * space is left to the master's discard and release timeouts, since giving it away would let late
+ * bytes fall into another object.
+ *  - A lease is counted from before the request that took it, and is checked after the last byte. A
+ * renewal continues a read only when it was answered before the old lease ended and names the same
+ * replica at the same place.
+ *  - An answer that does not arrive is asked for again only where asking twice does no harm.
+ */
+#ifndef MC_CLIENT_OPS_H
+#define MC_CLIENT_OPS_H
+
+#include "base/metrics.h"
+#include "client/port.h"
+#include "mooncake/store.h"
+#include "wire/master_rpc.h"
+
+struct mc_ops_config {
+    struct mc_uuid client; /* random per process */
+    const char *tenant;    /* copied */
+    const char *host_id;   /* copied; "" = none */
+    uint32_t timeout_ms;   /* of one operation, and of each chunk of a batch */
+    bool checksum;
+};
+
+struct mc_ops_counters {
+    struct mc_metric rpcs, rpc_failures, rpc_retries;
+    struct mc_metric puts, put_failures,
+        puts_abandoned;                  /* keys; abandoned = ended in doubt, left to the master */
+    struct mc_metric gets, get_failures; /* keys */
+    struct mc_metric written_bytes,
+        read_bytes;             /* bytes of successful puts (each replica) and gets */
+    struct mc_metric failovers; /* reads that went on to another replica */
+    struct mc_metric leases_renewed, leases_expired, checksum_mismatches;
+    struct mc_metric views_opened, views_lost, remounts;
+};
+
+struct mc_ops;
+struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *config);
+void mc_ops_destroy(struct mc_ops *ops); /* no call is running; views are gone */
+struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops);
+
+/* ---- objects
+ * --------------------------------------------------------------------------------------------- */
+
+/* All of these set each item's status and return MC_OK, or return why the call as a whole is not
+ * possible. */
+MC_MUST_USE enum mc_status mc_ops_put(struct mc_ops *ops, struct mc_store_item *items, size_t count,
+                                      const struct mc_replicate_config *config, bool upsert);
+MC_MUST_USE enum mc_status mc_ops_get(struct mc_ops *ops, struct mc_store_item *items,
+                                      size_t count);
+MC_MUST_USE enum mc_status mc_ops_exist(struct mc_ops *ops, const char *const *keys, size_t count,
+                                        bool *exists, enum mc_status *results);
+MC_MUST_USE enum mc_status mc_ops_remove(struct mc_ops *ops, const char *const *keys, size_t count,
+                                         bool force, enum mc_status *results);
+MC_MUST_USE enum mc_status mc_ops_remove_regex(struct mc_ops *ops, const char *pattern, bool force,
+                                               uint64_t *removed);
+MC_MUST_USE enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *removed);
+MC_MUST_USE enum mc_status mc_ops_size(struct mc_ops *ops, const char *key, uint64_t *length);
+MC_MUST_USE enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
+                                           struct mc_replica_info *replicas, size_t capacity,
+                                           size_t *count);
+
+/* ---- views
+ * -----------------------------------------------------------------------------------------------
+ */
+
+struct mc_ops_view {
+    const void *data;
+    size_t length;
+    struct mc_view_record *record;
+};
+/* MC_REPLICA_NOT_IN_LOCAL_MEMORY when no replica can be mapped. */
+MC_MUST_USE enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key,
+                                            struct mc_ops_view *view);
+bool mc_ops_view_valid(const struct mc_view_record *record);
+uint64_t mc_ops_view_address(const struct mc_view_record *record); /* of the replica in its owner */
+void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record);
+/* Renews the leases that need it; returns when to call again (MC_NO_DEADLINE when there is no
+ * view). */
+uint64_t mc_ops_view_renew(struct mc_ops *ops);
+
+/* ---- being a node
+ * ---------------------------------------------------------------------------------------- */
+
+/* The segment that this client lends to the cluster, and what became of it. Guarded by the caller:
+ * one thread beats. */
+struct mc_ops_segment {
+    struct mc_uuid id;
+    uint64_t base;
+    uint64_t size;
+    bool confirmed; /* a master said that it is mounted */
+};
+#define MC_OPS_GHOSTS 8
+struct mc_ops_node {
+    const char *name;        /* of the segment */
+    const char *te_endpoint; /* what peers open */
+    const char *protocol;
+    const char *host_id;
+    struct mc_ops_segment segment; /* size 0 = none */
+    /* Replaces the segment's memory by fresh memory at an address that was not used before, in
+     * segment->base; the old memory is no longer reachable for peers when this returns. */
+    enum mc_status (*fresh_memory)(void *ctx, struct mc_ops_segment *segment);
+    void *ctx;
+    /* private to ops_node.c: mounts that were given up but may still reach the master */
+    struct mc_uuid ghosts[MC_OPS_GHOSTS];
+    uint64_t ghost_until_ns[MC_OPS_GHOSTS];
+};
+MC_MUST_USE enum mc_status mc_ops_ready(struct mc_ops *ops); /* the master serves */
+MC_MUST_USE enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node);
+MC_MUST_USE enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_node *node);
+/* One ping, and what follows from its answer. MC_OK when the master answered and knows the segment.
+ */
+MC_MUST_USE enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node);
+
+#endif

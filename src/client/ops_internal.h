@@ -1,0 +1,88 @@
+/* What the files of ops share: the call context and the RPC helper. See client/ops.h. */
+#ifndef MC_CLIENT_OPS_INTERNAL_H
+#define MC_CLIENT_OPS_INTERNAL_H
+
+#include <pthread.h>
+
+#include "client/ops.h"
+
+/* What one operation needs of memory. Kept and used again, so that a warm client does not call
+ * malloc for a key. The two replies alternate: what the last answer decoded to stays valid while
+ * the next one is decoded. */
+struct mc_call {
+    struct mc_call *next;
+    struct mc_arena arena;
+    struct mc_buf request;
+    struct mc_buf replies[2];
+    unsigned reply_index;
+};
+
+/* Bounds of one step of a batch. */
+#define OPS_CHUNK_KEY_BYTES (16u << 20) /* keys of one RPC */
+#define OPS_CHUNK_VALUE_BYTES                                                                      \
+    (256u << 20)            /* values of one put step: far less than a discard timeout's worth */
+#define OPS_CLEANUP_MS 1000 /* what a failed put may add to its time to revoke itself */
+
+struct mc_ops {
+    struct mc_port *port;
+    struct mc_uuid client;
+    struct mc_str tenant;
+    struct mc_str host_id;
+    uint64_t timeout_ns;
+    bool checksum;
+    _Atomic uint64_t put_counter;
+    _Atomic uint32_t spread; /* which of equally near replicas comes first */
+    _Atomic uint8_t versions[MC_MASTER_RPC_COUNT];
+    struct mc_ops_counters counters;
+
+    pthread_mutex_t lock; /* guards what follows; never held across a port call */
+    struct mc_call *idle_calls;
+    struct mc_list views;
+    size_t view_count;
+};
+
+struct mc_call *mc_ops_begin(struct mc_ops *ops);
+void mc_ops_end(struct mc_ops *ops, struct mc_call *call);
+
+static inline uint64_t mc_ops_now(struct mc_ops *ops) {
+    return mc_now_ns(ops->port->ops->clock(ops->port));
+}
+static inline uint64_t mc_ops_deadline(struct mc_ops *ops) {
+    return mc_ops_now(ops) + ops->timeout_ns;
+}
+
+enum mc_ops_repeat {
+    MC_OPS_ONCE,      /* an unanswered request is an error */
+    MC_OPS_IDEMPOTENT /* asked again, a bounded number of times before the deadline */
+};
+/* Encodes, calls, decodes. The decoded answer's strings and vectors are valid until the next but
+ * one RPC of this call. */
+MC_MUST_USE enum mc_status mc_ops_rpc(struct mc_ops *ops, struct mc_call *call,
+                                      enum mc_master_rpc rpc, const void *args, void *ret,
+                                      uint64_t deadline_ns, enum mc_ops_repeat repeat);
+/* The same for an answer that is a vector with one element per key. */
+MC_MUST_USE enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_call *call,
+                                            enum mc_master_rpc rpc, const void *args,
+                                            struct mc_vec *ret, size_t expected,
+                                            uint64_t deadline_ns, enum mc_ops_repeat repeat);
+
+/* MC_INVALID_KEY unless 1 to MC_STORE_KEY_MAX bytes. */
+MC_MUST_USE enum mc_status mc_ops_key(const char *key, struct mc_str *out);
+/* The upstream code in an answer; an unknown one passes as it is. */
+static inline enum mc_status mc_ops_status(int32_t wire) {
+    return (enum mc_status)wire;
+}
+/* How many of keys[0..count) one RPC takes, at least 1. */
+size_t mc_ops_chunk_keys(const char *const *keys, size_t count);
+
+/* One memory replica that can be read, or false. *size = the object's size. */
+static inline bool mc_ops_replica_readable(const struct mw_replica *replica) {
+    return replica->tag == MW_TAG_MEMORY && replica->status == MC_REPLICA_COMPLETE;
+}
+uint64_t mc_ops_replica_size(const struct mw_replica *replica);
+/* The nearest readable replica of `list` whose bit in `tried` is not set; NULL when none is left.
+ */
+const struct mw_replica *mc_ops_choose(struct mc_ops *ops, const struct mw_replica_list *list,
+                                       uint64_t tried, size_t *index);
+
+#endif

@@ -1,0 +1,228 @@
+/*
+ * Questions and removals: operations that are one RPC (per chunk of keys) and move no bytes.
+ *
+ * Questions are repeated when unanswered. Removals are not: the repetition of one that was carried
+ * out would say OBJECT_NOT_FOUND, so the caller is told that the answer is missing.
+ */
+#include "client/ops_internal.h"
+
+#include <stdio.h>
+
+/* ---- exist
+ * -----------------------------------------------------------------------------------------------
+ */
+
+static enum mc_status exist_one(struct mc_ops *ops, struct mc_call *call, struct mc_str key,
+                                bool *exists) {
+    struct mw_a_key args = {.key = key, .tenant = ops->tenant};
+    struct mw_e_bool answer;
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_ExistKey, &args, &answer, mc_ops_deadline(ops),
+                      MC_OPS_IDEMPOTENT));
+    MC_TRY(mc_ops_status(answer.error));
+    *exists = answer.value;
+    return MC_OK;
+}
+
+/* Copies the valid keys of a chunk to `out` and sets the status of the others; place[i] = index in
+ * the chunk. */
+static size_t take_keys(const char *const *keys, size_t count, struct mc_str *out, uint32_t *place,
+                        enum mc_status *results) {
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++) {
+        results[i] = mc_ops_key(keys[i], &out[n]);
+        if (results[i] == MC_OK) {
+            place[n++] = (uint32_t)i;
+        }
+    }
+    return n;
+}
+
+static void exist_chunk(struct mc_ops *ops, struct mc_call *call, const char *const *keys,
+                        size_t count, bool *exists, enum mc_status *results) {
+    struct mc_str *valid = mc_arena_alloc(&call->arena, count * sizeof(*valid));
+    uint32_t *place = mc_arena_alloc(&call->arena, count * sizeof(*place));
+    size_t n = take_keys(keys, count, valid, place, results);
+    if (n == 1) {
+        results[place[0]] = exist_one(ops, call, valid[0], &exists[place[0]]);
+        return;
+    }
+    if (n == 0) {
+        return;
+    }
+    struct mw_a_keys args = {.keys = {valid, n}, .tenant = ops->tenant};
+    struct mc_vec answers;
+    enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_BatchExistKey, &args, &answers, n,
+                                             mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
+    const struct mw_e_bool *answer = answers.items;
+    for (size_t i = 0; i < n; i++) {
+        results[place[i]] = status != MC_OK ? status : mc_ops_status(answer[i].error);
+        if (results[place[i]] == MC_OK) {
+            exists[place[i]] = answer[i].value;
+        }
+    }
+}
+
+enum mc_status mc_ops_exist(struct mc_ops *ops, const char *const *keys, size_t count, bool *exists,
+                            enum mc_status *results) {
+    if (count > 0 && (keys == NULL || exists == NULL || results == NULL)) {
+        return MC_INVALID_PARAMS;
+    }
+    struct mc_call *call = mc_ops_begin(ops);
+    for (size_t done = 0; done < count;) {
+        size_t n = mc_ops_chunk_keys(keys + done, count - done);
+        exist_chunk(ops, call, keys + done, n, exists + done, results + done);
+        mc_arena_reset(&call->arena);
+        done += n;
+    }
+    mc_ops_end(ops, call);
+    return MC_OK;
+}
+
+/* ---- remove
+ * ---------------------------------------------------------------------------------------------- */
+
+static enum mc_status remove_one(struct mc_ops *ops, struct mc_call *call, struct mc_str key,
+                                 bool force) {
+    struct mw_a_remove args = {.key = key, .force = force, .tenant = ops->tenant};
+    struct mw_e_void answer;
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_Remove, &args, &answer, mc_ops_deadline(ops), MC_OPS_ONCE));
+    return mc_ops_status(answer.error);
+}
+
+static void remove_chunk(struct mc_ops *ops, struct mc_call *call, const char *const *keys,
+                         size_t count, bool force, enum mc_status *results) {
+    struct mc_str *valid = mc_arena_alloc(&call->arena, count * sizeof(*valid));
+    uint32_t *place = mc_arena_alloc(&call->arena, count * sizeof(*place));
+    size_t n = take_keys(keys, count, valid, place, results);
+    if (n == 1) {
+        results[place[0]] = remove_one(ops, call, valid[0], force);
+        return;
+    }
+    if (n == 0) {
+        return;
+    }
+    struct mw_a_batch_remove args = {.keys = {valid, n}, .force = force, .tenant = ops->tenant};
+    struct mc_vec answers;
+    enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_BatchRemove, &args, &answers, n,
+                                             mc_ops_deadline(ops), MC_OPS_ONCE);
+    const struct mw_e_void *answer = answers.items;
+    for (size_t i = 0; i < n; i++) {
+        results[place[i]] = status != MC_OK ? status : mc_ops_status(answer[i].error);
+    }
+}
+
+enum mc_status mc_ops_remove(struct mc_ops *ops, const char *const *keys, size_t count, bool force,
+                             enum mc_status *results) {
+    if (count > 0 && (keys == NULL || results == NULL)) {
+        return MC_INVALID_PARAMS;
+    }
+    struct mc_call *call = mc_ops_begin(ops);
+    for (size_t done = 0; done < count;) {
+        size_t n = mc_ops_chunk_keys(keys + done, count - done);
+        remove_chunk(ops, call, keys + done, n, force, results + done);
+        mc_arena_reset(&call->arena);
+        done += n;
+    }
+    mc_ops_end(ops, call);
+    return MC_OK;
+}
+
+enum mc_status mc_ops_remove_regex(struct mc_ops *ops, const char *pattern, bool force,
+                                   uint64_t *removed) {
+    if (pattern == NULL || strnlen(pattern, MC_STORE_KEY_MAX + 1) > MC_STORE_KEY_MAX) {
+        return MC_INVALID_PARAMS;
+    }
+    struct mc_call *call = mc_ops_begin(ops);
+    struct mw_a_remove args = {.key = mc_str_from(pattern), .force = force, .tenant = ops->tenant};
+    struct mw_e_i64 answer;
+    enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_RemoveByRegex, &args, &answer,
+                                       mc_ops_deadline(ops), MC_OPS_ONCE);
+    mc_ops_end(ops, call);
+    MC_TRY(status);
+    MC_TRY(mc_ops_status(answer.error));
+    *removed = (uint64_t)answer.value;
+    return MC_OK;
+}
+
+enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *removed) {
+    struct mc_call *call = mc_ops_begin(ops);
+    struct mw_a_remove_all args = {.force = force, .tenant = ops->tenant};
+    int64_t answer = 0;
+    enum mc_status status =
+        mc_ops_rpc(ops, call, MC_RPC_RemoveAll, &args, &answer, mc_ops_deadline(ops), MC_OPS_ONCE);
+    mc_ops_end(ops, call);
+    MC_TRY(status);
+    if (answer < 0) { /* upstream's master answers an error in the count */
+        return (enum mc_status)answer;
+    }
+    *removed = (uint64_t)answer;
+    return MC_OK;
+}
+
+/* ---- looking inside
+ * -------------------------------------------------------------------------------------- */
+
+static enum mc_status query(struct mc_ops *ops, struct mc_call *call, const char *key,
+                            struct mw_replica_list *list) {
+    struct mw_a_key args = {.tenant = ops->tenant};
+    MC_TRY(mc_ops_key(key, &args.key));
+    struct mw_e_list answer;
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, mc_ops_deadline(ops),
+                      MC_OPS_IDEMPOTENT));
+    MC_TRY(mc_ops_status(answer.error));
+    *list = answer.value;
+    return MC_OK;
+}
+
+enum mc_status mc_ops_size(struct mc_ops *ops, const char *key, uint64_t *length) {
+    struct mc_call *call = mc_ops_begin(ops);
+    struct mw_replica_list list;
+    enum mc_status status = query(ops, call, key, &list);
+    if (status == MC_OK && list.replicas.count == 0) {
+        status = MC_INVALID_REPLICA;
+    }
+    if (status == MC_OK) {
+        *length = mc_ops_replica_size(list.replicas.items);
+    }
+    mc_ops_end(ops, call);
+    return status;
+}
+
+static void describe(const struct mw_replica *replica, struct mc_replica_info *info) {
+    static const int TYPE_OF_TAG[] = {[MW_TAG_MEMORY] = 0,
+                                      [MW_TAG_NOF] = 1,
+                                      [MW_TAG_DISK] = 2,
+                                      [MW_TAG_LOCAL_DISK] = 3,
+                                      [MW_TAG_DFS] = 4};
+    struct mc_str endpoint = {"", 0};
+    *info = (struct mc_replica_info){.id = replica->id,
+                                     .type = TYPE_OF_TAG[replica->tag],
+                                     .status = replica->status,
+                                     .size = mc_ops_replica_size(replica)};
+    if (replica->tag == MW_TAG_MEMORY || replica->tag == MW_TAG_NOF) {
+        const struct mw_buffer *buffer =
+            replica->tag == MW_TAG_MEMORY ? &replica->memory : &replica->nof;
+        info->address = buffer->address;
+        endpoint = buffer->endpoint;
+    } else if (replica->tag == MW_TAG_LOCAL_DISK) {
+        endpoint = replica->local_disk.endpoint;
+    }
+    snprintf(info->endpoint, sizeof(info->endpoint), "%.*s", (int)endpoint.len,
+             endpoint.len ? endpoint.ptr : "");
+}
+
+enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
+                               struct mc_replica_info *replicas, size_t capacity, size_t *count) {
+    struct mc_call *call = mc_ops_begin(ops);
+    struct mw_replica_list list;
+    enum mc_status status = query(ops, call, key, &list);
+    if (status == MC_OK) {
+        const struct mw_replica *replica = list.replicas.items;
+        for (size_t i = 0; i < list.replicas.count && i < capacity; i++) {
+            describe(&replica[i], &replicas[i]);
+        }
+        *count = list.replicas.count;
+    }
+    mc_ops_end(ops, call);
+    return status;
+}

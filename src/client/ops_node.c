@@ -1,0 +1,161 @@
+/*
+ * Being a node: mount a segment, ping, and mount again when the master has forgotten it.
+ *
+ * The address of memory is what replica descriptors name, so it must never come to mean other bytes
+ * while somebody may hold an old descriptor. A master that restarted empty hands out the whole
+ * segment again, while readers still hold leases, and writers space, that its predecessor gave. So
+ * a segment that a master had and no longer has is not offered again: it is replaced by fresh
+ * memory at another address under another id, and what addresses the old place fails. (The objects
+ * in it were lost with the master's index.) Only when the master still knows the segment by its id
+ * is it mounted as it is; a master of upstream asks for that once after every mount.
+ *
+ * A mount that was not answered may still reach the master after this node has given up that
+ * memory. Such ghosts are unmounted at each heartbeat for a while, so that the master does not
+ * allocate what nobody serves.
+ */
+#include "client/ops_internal.h"
+
+#include "base/log.h"
+
+#define GHOST_TTL_NS    (60 * MC_SEC)
+#define PING_TIMEOUT_NS (3 * MC_SEC)
+
+static uint64_t ping_deadline(struct mc_ops *ops) {
+    return mc_ops_now(ops) + mc_min_u64(ops->timeout_ns, PING_TIMEOUT_NS);
+}
+
+enum mc_status mc_ops_ready(struct mc_ops *ops) {
+    struct mc_call *call = mc_ops_begin(ops);
+    struct mw_e_str answer;
+    enum mc_status status =
+        mc_ops_rpc(ops, call, MC_RPC_ServiceReady, NULL, &answer, ping_deadline(ops), MC_OPS_ONCE);
+    if (status == MC_OK) {
+        status = mc_ops_status(answer.error);
+    }
+    mc_ops_end(ops, call);
+    return status;
+}
+
+static struct mw_segment wire_segment(const struct mc_ops_node *node) {
+    return (struct mw_segment){.id = node->segment.id,
+                               .name = mc_str_from(node->name),
+                               .base = node->segment.base,
+                               .size = node->segment.size,
+                               .te_endpoint = mc_str_from(node->te_endpoint),
+                               .protocol = mc_str_from(node->protocol),
+                               .host_id = mc_str_from(node->host_id)};
+}
+
+enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
+    struct mc_call *call = mc_ops_begin(ops);
+    struct mw_a_mount args = {.segment = wire_segment(node), .client = ops->client};
+    struct mw_e_void answer;
+    enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_MountSegment, &args, &answer,
+                                       mc_ops_deadline(ops), MC_OPS_IDEMPOTENT); /* by its id */
+    if (status == MC_OK) {
+        status = mc_ops_status(answer.error);
+    }
+    mc_ops_end(ops, call);
+    node->segment.confirmed = status == MC_OK;
+    return status;
+}
+
+static enum mc_status unmount_id(struct mc_ops *ops, struct mc_call *call, struct mc_uuid id) {
+    struct mw_a_unmount args = {.segment = id, .client = ops->client};
+    struct mw_e_void answer;
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_UnmountSegment, &args, &answer, ping_deadline(ops),
+                      MC_OPS_ONCE));
+    return mc_ops_status(answer.error);
+}
+
+enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_node *node) {
+    struct mc_call *call = mc_ops_begin(ops);
+    enum mc_status status = unmount_id(ops, call, node->segment.id);
+    mc_ops_end(ops, call);
+    return status;
+}
+
+/* ---- ghosts
+ * ---------------------------------------------------------------------------------------------- */
+
+static void remember_ghost(struct mc_ops *ops, struct mc_ops_node *node, struct mc_uuid id) {
+    size_t oldest = 0;
+    for (size_t i = 1; i < MC_OPS_GHOSTS; i++) {
+        if (node->ghost_until_ns[i] < node->ghost_until_ns[oldest]) {
+            oldest = i;
+        }
+    }
+    node->ghosts[oldest] = id;
+    node->ghost_until_ns[oldest] = mc_ops_now(ops) + GHOST_TTL_NS;
+}
+
+static void unmount_ghosts(struct mc_ops *ops, struct mc_ops_node *node, struct mc_call *call) {
+    for (size_t i = 0; i < MC_OPS_GHOSTS; i++) {
+        if (node->ghost_until_ns[i] > mc_ops_now(ops) &&
+            unmount_id(ops, call, node->ghosts[i]) != MC_OK) {
+            return; /* the next heartbeat tries again */
+        }
+    }
+}
+
+/* ---- heartbeat
+ * ------------------------------------------------------------------------------------------- */
+
+/* MC_OK: the master has the segment under this id. MC_SEGMENT_NOT_FOUND: it does not. */
+static enum mc_status ask_segment(struct mc_ops *ops, const struct mc_ops_node *node,
+                                  struct mc_call *call) {
+    struct mc_uuid id = node->segment.id;
+    struct mw_e_i32 answer;
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_QuerySegmentStatusById, &id, &answer, ping_deadline(ops),
+                      MC_OPS_ONCE));
+    return mc_ops_status(answer.error);
+}
+
+static enum mc_status remount(struct mc_ops *ops, struct mc_ops_node *node, struct mc_call *call) {
+    enum mc_status known = ask_segment(ops, node, call);
+    if (known != MC_OK && known != MC_SEGMENT_NOT_FOUND) {
+        return known;
+    }
+    if (known == MC_SEGMENT_NOT_FOUND) {
+        struct mc_uuid old = node->segment.id;
+        if (!node->segment.confirmed) {
+            remember_ghost(ops, node, old);
+        }
+        node->segment.confirmed = false;
+        MC_TRY(node->fresh_memory(node->ctx, &node->segment));
+        MC_ASSERT(!mc_uuid_eq(old, node->segment.id));
+        mc_info("the master does not know the segment any more, mounting fresh memory: name=%s "
+                "base=%#llx",
+                node->name, (unsigned long long)node->segment.base);
+    }
+    struct mw_segment segment = wire_segment(node);
+    struct mw_a_remount args = {.segments = {&segment, 1}, .client = ops->client};
+    struct mw_e_void answer;
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_ReMountSegment, &args, &answer, ping_deadline(ops),
+                      MC_OPS_ONCE));
+    MC_TRY(mc_ops_status(answer.error));
+    node->segment.confirmed = true;
+    mc_metric_add(&ops->counters.remounts, 1);
+    return MC_OK;
+}
+
+enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
+    if (node->segment.size == 0) { /* nothing lent: the master need not know this client */
+        return mc_ops_ready(ops);
+    }
+    struct mc_call *call = mc_ops_begin(ops);
+    struct mw_e_ping answer;
+    enum mc_status status =
+        mc_ops_rpc(ops, call, MC_RPC_Ping, &ops->client, &answer, ping_deadline(ops), MC_OPS_ONCE);
+    if (status == MC_OK) {
+        status = mc_ops_status(answer.error);
+    }
+    if (status == MC_OK && answer.value.client_status == MC_CLIENT_NEED_REMOUNT) {
+        status = remount(ops, node, call);
+    }
+    if (status == MC_OK) {
+        unmount_ghosts(ops, node, call);
+    }
+    mc_ops_end(ops, call);
+    return status;
+}

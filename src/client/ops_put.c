@@ -1,0 +1,477 @@
+/*
+ * Put and upsert: PutStart, move the bytes to every replica that the master allocated, PutEnd; or
+ * PutRevoke.
+ *
+ * A chunk of a batch goes through these steps together: one RPC, one move call, one RPC. A chunk of
+ * one key uses the single RPCs. Each key stands in one of the states below and only moves down:
+ *
+ *     started --all moves done--> written --PutEnd ok--> done
+ *        |                           |
+ *        |-- a move failed ----------+-- PutEnd refused or unanswered --> revoke
+ *        '-- a write ended in doubt --> abandoned: neither ended nor revoked, the master's timeouts
+ * reclaim the space
+ *
+ * The writer id in the RPCs is fresh for every chunk, see client/ops.h.
+ */
+#include "client/ops_internal.h"
+
+#include <stdatomic.h>
+
+#include "base/log.h"
+#include "client/checksum.h"
+
+enum put_state { PUT_REFUSED, PUT_STARTED, PUT_WRITTEN, PUT_DONE, PUT_REVOKE, PUT_ABANDONED };
+
+struct put_key {
+    struct mc_store_item *item;
+    struct mc_str key;
+    uint64_t length;
+    struct mw_opt_u64 checksum;
+    struct mc_vec replicas; /* of struct mw_replica, as PutStart answered */
+    enum put_state state;
+    bool has_disk; /* the master also waits for a file that this client does not write */
+};
+
+struct put_chunk {
+    struct mc_ops *ops;
+    struct mc_call *call;
+    struct put_key *keys;
+    size_t count;
+    struct mc_uuid writer;
+    bool upsert;
+    uint64_t deadline_ns;
+    struct mw_replicate_config config;
+};
+
+static void fail(struct put_key *key, enum put_state state, enum mc_status status) {
+    key->state = state;
+    key->item->status = status;
+}
+
+/* ---- what the caller asked for
+ * --------------------------------------------------------------------------- */
+
+static struct mc_vec strings(struct mc_call *call, const char *const *list, size_t count) {
+    struct mc_str *out = mc_arena_alloc(&call->arena, count * sizeof(*out));
+    for (size_t i = 0; i < count; i++) {
+        out[i] = mc_str_from(list[i]);
+    }
+    return (struct mc_vec){out, count};
+}
+
+/* The wire's configuration for the keys at place[0..n) of a batch that begins at `first`. */
+static void fill_config(struct put_chunk *chunk, const struct mc_replicate_config *config,
+                        size_t first, const struct mc_store_item *items) {
+    struct mw_replicate_config *wire = &chunk->config;
+    *wire = (struct mw_replicate_config){.replica_num = 1, .host_id = chunk->ops->host_id};
+    if (config == NULL) {
+        return;
+    }
+    wire->replica_num = config->replica_num != 0 ? config->replica_num : 1;
+    wire->soft_pin_action = config->with_soft_pin ? MC_SOFT_PIN_ENABLE : MC_SOFT_PIN_PRESERVE;
+    wire->soft_pin_ttl_ms =
+        (struct mw_opt_u64){config->soft_pin_ttl_ms != 0, config->soft_pin_ttl_ms};
+    wire->with_hard_pin = config->with_hard_pin;
+    wire->prefer_alloc_in_same_node = config->prefer_same_node;
+    wire->preferred_segments =
+        strings(chunk->call, config->preferred_segments, config->preferred_segment_count);
+    if (config->group_ids != NULL) {
+        struct mc_str *groups = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*groups));
+        for (size_t i = 0; i < chunk->count; i++) {
+            groups[i] =
+                mc_str_from(config->group_ids[first + (size_t)(chunk->keys[i].item - items)]);
+        }
+        wire->group_ids = (struct mw_opt_strs){true, {groups, chunk->count}};
+    }
+}
+
+static enum mc_status total_length(const struct mc_store_item *item, uint64_t *length) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < item->slice_count; i++) {
+        if (item->slices[i].ptr == NULL && item->slices[i].length > 0) {
+            return MC_INVALID_PARAMS;
+        }
+        if (__builtin_add_overflow(total, (uint64_t)item->slices[i].length, &total)) {
+            return MC_INVALID_PARAMS;
+        }
+    }
+    *length = total;
+    return total > 0 ? MC_OK : MC_INVALID_PARAMS;
+}
+
+/* Takes keys from items[0..count) until a bound of one chunk is reached; returns how many items
+ * were looked at. */
+static size_t take_chunk(struct put_chunk *chunk, struct mc_store_item *items, size_t count) {
+    size_t limit = count < MC_STORE_BATCH_CHUNK ? count : MC_STORE_BATCH_CHUNK;
+    uint64_t key_bytes = 0;
+    uint64_t value_bytes = 0;
+    size_t i = 0;
+    chunk->keys = mc_arena_alloc(&chunk->call->arena, limit * sizeof(*chunk->keys));
+    chunk->count = 0;
+    for (; i < limit; i++) {
+        struct put_key key = {.item = &items[i], .state = PUT_REFUSED};
+        enum mc_status status = mc_ops_key(items[i].key, &key.key);
+        if (status == MC_OK) {
+            status = total_length(&items[i], &key.length);
+        }
+        items[i].status = status;
+        if (status != MC_OK) {
+            continue;
+        }
+        key_bytes += key.key.len;
+        value_bytes += key.length;
+        if (chunk->count > 0 &&
+            (key_bytes > OPS_CHUNK_KEY_BYTES || value_bytes > OPS_CHUNK_VALUE_BYTES)) {
+            break;
+        }
+        if (chunk->ops->checksum) {
+            key.checksum = (struct mw_opt_u64){
+                true, mc_checksum_slices(items[i].slices, items[i].slice_count, key.length)};
+        }
+        chunk->keys[chunk->count++] = key;
+    }
+    return i;
+}
+
+/* ---- start
+ * -----------------------------------------------------------------------------------------------
+ */
+
+/* The answer must name memory for the whole value; files of a master with a root directory are left
+ * out. */
+static enum mc_status accept_replicas(struct put_key *key, const struct mw_e_vec *answer) {
+    MC_TRY(mc_ops_status(answer->error));
+    const struct mw_replica *replica = answer->value.items;
+    size_t memory = 0;
+    for (size_t i = 0; i < answer->value.count; i++) {
+        if (replica[i].tag == MW_TAG_DISK) {
+            key->has_disk = true;
+        } else if (replica[i].tag != MW_TAG_MEMORY || replica[i].memory.size != key->length) {
+            mc_error("the master allocated something that cannot be written: key=%.*s kind=%u "
+                     "bytes=%llu",
+                     (int)key->key.len, key->key.ptr, replica[i].tag,
+                     (unsigned long long)key->length);
+            return MC_INVALID_REPLICA;
+        } else {
+            memory++;
+        }
+    }
+    key->replicas = answer->value;
+    return memory > 0 ? MC_OK : MC_INVALID_REPLICA;
+}
+
+static void started(struct put_chunk *chunk, struct put_key *key, const struct mw_e_vec *answer) {
+    enum mc_status status = accept_replicas(key, answer);
+    if (status == MC_OK) {
+        key->state = PUT_STARTED;
+    } else if (status == MC_OBJECT_ALREADY_EXISTS && !chunk->upsert) {
+        fail(key, PUT_REFUSED,
+             MC_OK); /* content-addressed use: the object is there, and stays as it is */
+    } else {
+        fail(key, answer->error == 0 ? PUT_REVOKE : PUT_REFUSED, status);
+    }
+}
+
+static void start(struct put_chunk *chunk) {
+    struct mw_e_vec single;
+    struct mc_vec answers;
+    enum mc_status status;
+    struct put_key *keys = chunk->keys;
+    if (chunk->count == 1) {
+        struct mw_a_put_start args = {.client = chunk->writer,
+                                      .key = keys->key,
+                                      .length = keys->length,
+                                      .config = chunk->config,
+                                      .tenant = chunk->ops->tenant};
+        status = mc_ops_rpc(chunk->ops, chunk->call,
+                            chunk->upsert ? MC_RPC_UpsertStart : MC_RPC_PutStart, &args, &single,
+                            chunk->deadline_ns, MC_OPS_ONCE);
+        answers = (struct mc_vec){&single, 1};
+    } else {
+        struct mc_str *names = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*names));
+        uint64_t *lengths = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*lengths));
+        for (size_t i = 0; i < chunk->count; i++) {
+            names[i] = keys[i].key;
+            lengths[i] = keys[i].length;
+        }
+        struct mw_a_batch_put_start args = {.client = chunk->writer,
+                                            .keys = {names, chunk->count},
+                                            .lengths = {lengths, chunk->count},
+                                            .config = chunk->config,
+                                            .tenant = chunk->ops->tenant};
+        status = mc_ops_rpc_batch(chunk->ops, chunk->call,
+                                  chunk->upsert ? MC_RPC_BatchUpsertStart : MC_RPC_BatchPutStart,
+                                  &args, &answers, chunk->count, chunk->deadline_ns, MC_OPS_ONCE);
+    }
+    for (size_t i = 0; i < chunk->count; i++) {
+        if (status == MC_OK) {
+            started(chunk, &keys[i], (const struct mw_e_vec *)answers.items + i);
+        } else { /* perhaps carried out: no byte was written, so it can be revoked */
+            bool unanswered = status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT;
+            fail(&keys[i], unanswered ? PUT_REVOKE : PUT_REFUSED, status);
+        }
+    }
+}
+
+/* ---- move
+ * ------------------------------------------------------------------------------------------------
+ */
+
+static size_t count_moves(const struct put_chunk *chunk) {
+    size_t moves = 0;
+    for (size_t i = 0; i < chunk->count; i++) {
+        if (chunk->keys[i].state == PUT_STARTED) {
+            moves += chunk->keys[i].replicas.count * chunk->keys[i].item->slice_count;
+        }
+    }
+    return moves;
+}
+
+/* Adds the moves of one key to its replicas; owners[] says whose a move is. */
+static size_t add_moves(struct put_key *key, uint32_t index, struct mc_port_move *moves,
+                        uint32_t *owners) {
+    size_t n = 0;
+    const struct mw_replica *replica = key->replicas.items;
+    for (size_t r = 0; r < key->replicas.count; r++) {
+        if (replica[r].tag != MW_TAG_MEMORY) {
+            continue;
+        }
+        uint64_t offset = 0;
+        for (size_t s = 0; s < key->item->slice_count; s++) {
+            const struct mc_slice *slice = &key->item->slices[s];
+            if (slice->length == 0) {
+                continue;
+            }
+            moves[n] = (struct mc_port_move){.op = MC_TRANSFER_WRITE,
+                                             .local = slice->ptr,
+                                             .endpoint = replica[r].memory.endpoint,
+                                             .remote_addr = replica[r].memory.address + offset,
+                                             .length = slice->length,
+                                             .status = MC_INTERNAL_ERROR};
+            owners[n++] = index;
+            offset += slice->length;
+        }
+    }
+    return n;
+}
+
+static void move(struct put_chunk *chunk) {
+    size_t capacity = count_moves(chunk);
+    if (capacity == 0) {
+        return;
+    }
+    struct mc_port_move *moves = mc_arena_alloc(&chunk->call->arena, capacity * sizeof(*moves));
+    uint32_t *owners = mc_arena_alloc(&chunk->call->arena, capacity * sizeof(*owners));
+    size_t n = 0;
+    for (size_t i = 0; i < chunk->count; i++) {
+        if (chunk->keys[i].state == PUT_STARTED) {
+            n += add_moves(&chunk->keys[i], (uint32_t)i, moves + n, owners + n);
+            chunk->keys[i].state = PUT_WRITTEN;
+        }
+    }
+    chunk->ops->port->ops->move(chunk->ops->port, moves, n, chunk->deadline_ns);
+    for (size_t i = 0; i < n; i++) {
+        struct put_key *key = &chunk->keys[owners[i]];
+        if (moves[i].status == MC_OK) {
+            continue;
+        }
+        mc_warn_limited("a replica could not be written: key=%.*s endpoint=%.*s status=%s",
+                        (int)key->key.len, key->key.ptr, (int)moves[i].endpoint.len,
+                        moves[i].endpoint.ptr, mc_status_name(moves[i].status));
+        bool in_doubt = moves[i].status == MC_ERR_TIMEOUT || key->state == PUT_ABANDONED;
+        fail(key, in_doubt ? PUT_ABANDONED : PUT_REVOKE, MC_TRANSFER_FAIL);
+    }
+}
+
+/* ---- end and revoke
+ * -------------------------------------------------------------------------------------- */
+
+/* The keys in `state`; *n = how many. */
+static struct put_key **select_keys(struct put_chunk *chunk, enum put_state state, size_t *n) {
+    struct put_key **selected =
+        mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*selected));
+    *n = 0;
+    for (size_t i = 0; i < chunk->count; i++) {
+        if (chunk->keys[i].state == state) {
+            selected[(*n)++] = &chunk->keys[i];
+        }
+    }
+    return selected;
+}
+
+/* Ends keys[0..n); fills statuses[]. */
+static enum mc_status send_end(struct put_chunk *chunk, struct put_key **keys, size_t n,
+                               uint64_t deadline_ns, struct mc_vec *answers) {
+    struct mc_ops *ops = chunk->ops;
+    if (n == 1) {
+        struct mw_a_put_end args = {.client = chunk->writer,
+                                    .meta = {keys[0]->key, keys[0]->checksum},
+                                    .type = MC_REPLICA_ALL,
+                                    .tenant = ops->tenant};
+        struct mw_e_void *answer = mc_arena_alloc(&chunk->call->arena, sizeof(*answer));
+        *answers = (struct mc_vec){answer, 1};
+        return mc_ops_rpc(ops, chunk->call, chunk->upsert ? MC_RPC_UpsertEnd : MC_RPC_PutEnd, &args,
+                          answer, deadline_ns, MC_OPS_IDEMPOTENT);
+    }
+    struct mw_object_meta *metas = mc_arena_alloc(&chunk->call->arena, n * sizeof(*metas));
+    for (size_t i = 0; i < n; i++) {
+        metas[i] = (struct mw_object_meta){keys[i]->key, keys[i]->checksum};
+    }
+    if (chunk->upsert) {
+        struct mw_a_batch_upsert_end args = {
+            .client = chunk->writer, .metas = {metas, n}, .tenant = ops->tenant};
+        return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchUpsertEnd, &args, answers, n,
+                                deadline_ns, MC_OPS_IDEMPOTENT);
+    }
+    struct mw_a_batch_put_end args = {.client = chunk->writer,
+                                      .metas = {metas, n},
+                                      .type = MC_REPLICA_ALL,
+                                      .tenant = ops->tenant};
+    return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchPutEnd, &args, answers, n, deadline_ns,
+                            MC_OPS_IDEMPOTENT);
+}
+
+static enum mc_status send_revoke(struct put_chunk *chunk, struct put_key **keys, size_t n,
+                                  int32_t type, uint64_t deadline_ns) {
+    struct mc_ops *ops = chunk->ops;
+    if (n == 1) {
+        struct mw_a_put_revoke args = {
+            .client = chunk->writer, .key = keys[0]->key, .type = type, .tenant = ops->tenant};
+        struct mw_e_void answer;
+        return mc_ops_rpc(ops, chunk->call, chunk->upsert ? MC_RPC_UpsertRevoke : MC_RPC_PutRevoke,
+                          &args, &answer, deadline_ns, MC_OPS_IDEMPOTENT);
+    }
+    struct mc_str *names = mc_arena_alloc(&chunk->call->arena, n * sizeof(*names));
+    for (size_t i = 0; i < n; i++) {
+        names[i] = keys[i]->key;
+    }
+    struct mc_vec answers;
+    if (chunk->upsert && type == MC_REPLICA_ALL) {
+        struct mw_a_batch_upsert_revoke args = {
+            .client = chunk->writer, .keys = {names, n}, .tenant = ops->tenant};
+        return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchUpsertRevoke, &args, &answers, n,
+                                deadline_ns, MC_OPS_IDEMPOTENT);
+    }
+    struct mw_a_batch_put_revoke args = {
+        .client = chunk->writer, .keys = {names, n}, .type = type, .tenant = ops->tenant};
+    return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchPutRevoke, &args, &answers, n,
+                            deadline_ns, MC_OPS_IDEMPOTENT);
+}
+
+/* Files that the master also waits for are not this client's to write. */
+static void revoke_files(struct put_chunk *chunk, struct put_key **keys, size_t n,
+                         uint64_t deadline_ns) {
+    struct put_key **files = mc_arena_alloc(&chunk->call->arena, n * sizeof(*files));
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (keys[i]->has_disk) {
+            files[count++] = keys[i];
+        }
+    }
+    if (count > 0 && send_revoke(chunk, files, count, MC_REPLICA_DISK, deadline_ns) != MC_OK) {
+        mc_warn_limited("file replicas could not be revoked: keys=%zu", count);
+    }
+}
+
+static void end(struct put_chunk *chunk) {
+    size_t n;
+    struct put_key **keys = select_keys(chunk, PUT_WRITTEN, &n);
+    if (n == 0) {
+        return;
+    }
+    uint64_t now = mc_ops_now(chunk->ops);
+    uint64_t least =
+        now + OPS_CLEANUP_MS * MC_MS; /* the bytes are there: do not give up for want of a moment */
+    uint64_t deadline = mc_max_u64(chunk->deadline_ns, least);
+    revoke_files(chunk, keys, n, deadline);
+    struct mc_vec answers;
+    enum mc_status status = send_end(chunk, keys, n, deadline, &answers);
+    const struct mw_e_void *answer = answers.items;
+    for (size_t i = 0; i < n; i++) {
+        enum mc_status own = status != MC_OK ? status : mc_ops_status(answer[i].error);
+        fail(keys[i], own == MC_OK ? PUT_DONE : PUT_REVOKE, own);
+    }
+}
+
+static void revoke(struct put_chunk *chunk) {
+    size_t n;
+    struct put_key **keys = select_keys(chunk, PUT_REVOKE, &n);
+    if (n == 0) {
+        return;
+    }
+    uint64_t deadline = mc_ops_now(chunk->ops) + OPS_CLEANUP_MS * MC_MS;
+    enum mc_status status = send_revoke(chunk, keys, n, MC_REPLICA_ALL, deadline);
+    if (status != MC_OK) { /* the master's discard timeout does it */
+        mc_warn_limited("failed puts could not be revoked: keys=%zu first=%.*s status=%s", n,
+                        (int)keys[0]->key.len, keys[0]->key.ptr, mc_status_name(status));
+    }
+}
+
+/* A key that stands twice in a chunk was refused as existing because of its first place; it shares
+ * that one's fate. */
+static void settle_doubles(struct put_chunk *chunk) {
+    size_t failed;
+    struct put_key **failures = select_keys(chunk, PUT_REVOKE, &failed);
+    size_t abandoned;
+    struct put_key **others = select_keys(chunk, PUT_ABANDONED, &abandoned);
+    for (size_t i = 0; i < failed + abandoned; i++) {
+        const struct put_key *first = i < failed ? failures[i] : others[i - failed];
+        for (struct put_key *key = chunk->keys; key < chunk->keys + chunk->count; key++) {
+            if (key->state == PUT_REFUSED && key->item->status == MC_OK &&
+                mc_str_eq(key->key, first->key)) {
+                key->item->status = first->item->status;
+            }
+        }
+    }
+}
+
+static void count_results(struct put_chunk *chunk) {
+    struct mc_ops_counters *counters = &chunk->ops->counters;
+    uint64_t bytes = 0;
+    int64_t failures = 0;
+    int64_t abandoned = 0;
+    for (size_t i = 0; i < chunk->count; i++) {
+        const struct put_key *key = &chunk->keys[i];
+        failures += key->item->status != MC_OK;
+        abandoned += key->state == PUT_ABANDONED;
+        bytes += key->state == PUT_DONE ? key->length * (key->replicas.count - key->has_disk) : 0;
+    }
+    mc_metric_add(&counters->puts, (int64_t)chunk->count);
+    mc_metric_add(&counters->put_failures, failures);
+    mc_metric_add(&counters->puts_abandoned, abandoned);
+    mc_metric_add(&counters->written_bytes, (int64_t)bytes);
+}
+
+static struct mc_uuid fresh_writer(struct mc_ops *ops) {
+    uint64_t n = atomic_fetch_add_explicit(&ops->put_counter, 1, memory_order_relaxed) + 1;
+    return (struct mc_uuid){ops->client.hi, ops->client.lo + n};
+}
+
+enum mc_status mc_ops_put(struct mc_ops *ops, struct mc_store_item *items, size_t count,
+                          const struct mc_replicate_config *config, bool upsert) {
+    if (count > 0 && items == NULL) {
+        return MC_INVALID_PARAMS;
+    }
+    if (config != NULL && config->group_ids != NULL && config->group_id_count != count) {
+        return MC_INVALID_PARAMS;
+    }
+    struct put_chunk chunk = {.ops = ops, .call = mc_ops_begin(ops), .upsert = upsert};
+    for (size_t done = 0; done < count;) {
+        size_t taken = take_chunk(&chunk, items + done, count - done);
+        if (chunk.count > 0) {
+            chunk.writer = fresh_writer(ops);
+            chunk.deadline_ns = mc_ops_deadline(ops);
+            fill_config(&chunk, config, done, items + done);
+            start(&chunk);
+            move(&chunk);
+            end(&chunk);
+            settle_doubles(&chunk);
+            revoke(&chunk);
+            count_results(&chunk);
+        }
+        mc_arena_reset(&chunk.call->arena);
+        done += taken;
+    }
+    mc_ops_end(ops, chunk.call);
+    return MC_OK;
+}

@@ -1,0 +1,234 @@
+/*
+ * Views: objects read in place, under a lease that the heartbeat renews until the view is released.
+ *
+ * A record belongs to whoever opened the view; the renewal, which may not hold the lock while it
+ * asks the master, counts itself as a second owner. A view is lost, for good, when a renewal finds
+ * its replica gone or was answered after the lease had ended: between the two the bytes may have
+ * been somebody else's.
+ */
+#include "client/ops_internal.h"
+
+#include <stdatomic.h>
+
+#include "base/log.h"
+
+#define RENEW_PAUSE_NS                                                                             \
+    (20 * MC_MS) /* at least, between two renewals: a tiny lease must not become a busy loop */
+
+struct mc_view_record {
+    struct mc_list link;
+    struct mc_ops *ops;
+    struct mc_str key;
+    struct mc_str endpoint;
+    uint64_t replica_id;
+    uint64_t address;
+    uint64_t size;
+    uint64_t renew_at_ns;          /* written by the renewal only */
+    _Atomic uint64_t lease_end_ns; /* 0 = lost */
+    uint32_t owners;               /* guarded by ops->lock */
+};
+
+static struct mc_view_record *record_create(struct mc_ops *ops, struct mc_str key,
+                                            const struct mw_replica *replica) {
+    struct mc_view_record *record = mc_zalloc(sizeof(*record));
+    record->ops = ops;
+    record->key = (struct mc_str){mc_str_dup(key), key.len};
+    record->endpoint =
+        (struct mc_str){mc_str_dup(replica->memory.endpoint), replica->memory.endpoint.len};
+    record->replica_id = replica->id;
+    record->address = replica->memory.address;
+    record->size = replica->memory.size;
+    record->owners = 1;
+    return record;
+}
+
+static void record_destroy(struct mc_view_record *record) {
+    free((char *)record->key.ptr);
+    free((char *)record->endpoint.ptr);
+    free(record);
+}
+
+static void record_put(struct mc_view_record *record) {
+    struct mc_ops *ops = record->ops;
+    pthread_mutex_lock(&ops->lock);
+    bool last = --record->owners == 0;
+    if (last) {
+        mc_list_del(&record->link);
+        ops->view_count--;
+    }
+    pthread_mutex_unlock(&ops->lock);
+    if (last) {
+        record_destroy(record);
+    }
+}
+
+static void set_lease(struct mc_view_record *record, uint64_t asked_ns, uint64_t ttl_ms) {
+    uint64_t ttl_ns = mc_min_u64(ttl_ms, UINT32_MAX) * MC_MS;
+    record->renew_at_ns = asked_ns + ttl_ns / 2;
+    atomic_store_explicit(&record->lease_end_ns, asked_ns + ttl_ns, memory_order_release);
+}
+
+bool mc_ops_view_valid(const struct mc_view_record *record) {
+    uint64_t end = atomic_load_explicit(&record->lease_end_ns, memory_order_acquire);
+    return end != 0 && mc_ops_now(record->ops) < end;
+}
+
+uint64_t mc_ops_view_address(const struct mc_view_record *record) {
+    return record->address;
+}
+
+/* The nearest replica that can be mapped. */
+static const struct mw_replica *map_nearest(struct mc_ops *ops, const struct mw_replica_list *list,
+                                            const void **data) {
+    uint64_t tried = 0;
+    size_t index;
+    const struct mw_replica *replica;
+    while ((replica = mc_ops_choose(ops, list, tried, &index)) != NULL) {
+        *data = ops->port->ops->map(ops->port, replica->memory.endpoint, replica->memory.address,
+                                    replica->memory.size);
+        if (*data != NULL) {
+            return replica;
+        }
+        tried |= 1ull << index;
+    }
+    return NULL;
+}
+
+static enum mc_status view_open(struct mc_ops *ops, struct mc_call *call, struct mc_str key,
+                                struct mc_ops_view *view) {
+    uint64_t asked = mc_ops_now(ops);
+    struct mw_a_key args = {.key = key, .tenant = ops->tenant};
+    struct mw_e_list answer;
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, mc_ops_deadline(ops),
+                      MC_OPS_IDEMPOTENT));
+    MC_TRY(mc_ops_status(answer.error));
+    const void *data = NULL;
+    const struct mw_replica *replica = map_nearest(ops, &answer.value, &data);
+    if (replica == NULL) {
+        return MC_REPLICA_NOT_IN_LOCAL_MEMORY;
+    }
+    struct mc_view_record *record = record_create(ops, key, replica);
+    set_lease(record, asked, answer.value.lease_ttl_ms);
+    if (!mc_ops_view_valid(record)) {
+        record_destroy(record);
+        return MC_LEASE_EXPIRED;
+    }
+    *view = (struct mc_ops_view){.data = data, .length = replica->memory.size, .record = record};
+    pthread_mutex_lock(&ops->lock);
+    mc_list_push_back(&ops->views, &record->link);
+    ops->view_count++;
+    pthread_mutex_unlock(&ops->lock);
+    mc_metric_add(&ops->counters.views_opened, 1);
+    return MC_OK;
+}
+
+enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key, struct mc_ops_view *view) {
+    struct mc_str name;
+    MC_TRY(mc_ops_key(key, &name));
+    struct mc_call *call = mc_ops_begin(ops);
+    enum mc_status status = view_open(ops, call, name, view);
+    mc_ops_end(ops, call);
+    return status;
+}
+
+void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record) {
+    MC_ASSERT(record->ops == ops);
+    record_put(record);
+}
+
+/* ---- renewal
+ * --------------------------------------------------------------------------------------------- */
+
+static bool still_there(const struct mc_view_record *record, const struct mw_e_list *answer) {
+    if (answer->error != 0) {
+        return false;
+    }
+    const struct mw_replica *replica = answer->value.replicas.items;
+    for (size_t i = 0; i < answer->value.replicas.count; i++) {
+        if (mc_ops_replica_readable(&replica[i]) && replica[i].id == record->replica_id &&
+            replica[i].memory.address == record->address &&
+            replica[i].memory.size == record->size &&
+            mc_str_eq(replica[i].memory.endpoint, record->endpoint)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void renew_records(struct mc_ops *ops, struct mc_call *call, struct mc_view_record **records,
+                          size_t count) {
+    struct mc_str *names = mc_arena_alloc(&call->arena, count * sizeof(*names));
+    for (size_t i = 0; i < count; i++) {
+        names[i] = records[i]->key;
+    }
+    struct mw_a_keys args = {.keys = {names, count}, .tenant = ops->tenant};
+    struct mc_vec answers;
+    uint64_t asked = mc_ops_now(ops);
+    if (mc_ops_rpc_batch(ops, call, MC_RPC_BatchGetReplicaList, &args, &answers, count,
+                         mc_ops_deadline(ops), MC_OPS_IDEMPOTENT) != MC_OK) {
+        return; /* the leases run out by themselves unless the next renewal is in time */
+    }
+    uint64_t answered = mc_ops_now(ops);
+    for (size_t i = 0; i < count; i++) {
+        const struct mw_e_list *answer = (const struct mw_e_list *)answers.items + i;
+        uint64_t end = atomic_load_explicit(&records[i]->lease_end_ns, memory_order_relaxed);
+        if (answered < end && still_there(records[i], answer)) {
+            set_lease(records[i], asked, answer->value.lease_ttl_ms);
+            mc_metric_add(&ops->counters.leases_renewed, 1);
+        } else {
+            atomic_store_explicit(&records[i]->lease_end_ns, 0, memory_order_release);
+            mc_metric_add(&ops->counters.views_lost, 1);
+            mc_warn_limited("a view was lost: key=%.*s", (int)records[i]->key.len,
+                            records[i]->key.ptr);
+        }
+    }
+}
+
+/* The records whose renewal is due, each counted as owned; NULL when none. *next = when the
+ * earliest other is due. */
+static struct mc_view_record **take_due(struct mc_ops *ops, struct mc_call *call, size_t *count,
+                                        uint64_t *next) {
+    uint64_t now = mc_ops_now(ops);
+    *count = 0;
+    *next = MC_NO_DEADLINE;
+    pthread_mutex_lock(&ops->lock);
+    struct mc_view_record **due =
+        mc_arena_alloc(&call->arena, (ops->view_count + 1) * sizeof(*due));
+    for (struct mc_list *l = ops->views.next; l != &ops->views; l = l->next) {
+        struct mc_view_record *record = mc_container_of(l, struct mc_view_record, link);
+        if (atomic_load_explicit(&record->lease_end_ns, memory_order_relaxed) == 0) {
+            continue;
+        }
+        if (now >= record->renew_at_ns) {
+            record->owners++;
+            due[(*count)++] = record;
+        } else {
+            *next = mc_min_u64(*next, record->renew_at_ns);
+        }
+    }
+    pthread_mutex_unlock(&ops->lock);
+    return due;
+}
+
+uint64_t mc_ops_view_renew(struct mc_ops *ops) {
+    struct mc_call *call = mc_ops_begin(ops);
+    size_t count;
+    uint64_t next;
+    struct mc_view_record **due = take_due(ops, call, &count, &next);
+    for (size_t done = 0; done < count;) {
+        size_t n = 0;
+        size_t bytes = 0;
+        while (done + n < count && n < MC_STORE_BATCH_CHUNK &&
+               (n == 0 || bytes < OPS_CHUNK_KEY_BYTES)) {
+            bytes += due[done + n++]->key.len;
+        }
+        renew_records(ops, call, due + done, n);
+        done += n;
+    }
+    for (size_t i = 0; i < count; i++) {
+        next = mc_min_u64(next, due[i]->renew_at_ns);
+        record_put(due[i]);
+    }
+    mc_ops_end(ops, call);
+    return next == MC_NO_DEADLINE ? next : mc_max_u64(next, mc_ops_now(ops) + RENEW_PAUSE_NS);
+}
