@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 
+#define ROUND_BYTES  (64u << 20)
 #define RPC_ATTEMPTS 3
 #define RPC_BACKOFF_NS                                                                             \
     (20 * MC_MS) /* doubled at each repetition; only after an answer that came early */
@@ -25,6 +26,7 @@ struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *c
     ops->host_id = mc_str_from(mc_strdup(config->host_id));
     ops->timeout_ns = (uint64_t)config->timeout_ms * MC_MS;
     ops->checksum = config->checksum;
+    ops->round_bytes = config->round_bytes != 0 ? config->round_bytes : ROUND_BYTES;
     pthread_mutex_init(&ops->lock, NULL);
     mc_list_init(&ops->views);
     return ops;
@@ -55,8 +57,7 @@ struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops) {
     return &ops->counters;
 }
 
-/* ---- call contexts
- * --------------------------------------------------------------------------------------- */
+/* ---- call contexts ------------------------------------------------------------------------- */
 
 struct mc_call *mc_ops_begin(struct mc_ops *ops) {
     pthread_mutex_lock(&ops->lock);
@@ -86,9 +87,7 @@ void mc_ops_end(struct mc_ops *ops, struct mc_call *call) {
     pthread_mutex_unlock(&ops->lock);
 }
 
-/* ---- RPC
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- RPC ----------------------------------------------------------------------------------- */
 
 /* Two releases may take the same arguments and answer with different types: then the answer's hash
  * decides. */
@@ -129,6 +128,7 @@ static enum mc_status rpc_once(struct mc_ops *ops, struct mc_call *call, enum mc
         struct mc_buf *reply = &call->replies[call->reply_index];
         mc_buf_clear(reply);
         mc_metric_add(&ops->counters.rpcs, 1);
+        call->asked_ns = mc_ops_now(ops);
         enum mc_status status = ops->port->ops->call(
             ops->port, desc->function_id, (struct mc_str){call->request.data, call->request.len},
             deadline_ns, reply);
@@ -181,9 +181,7 @@ enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_call *call, enum m
     return MC_OK;
 }
 
-/* ---- keys
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- keys ---------------------------------------------------------------------------------- */
 
 enum mc_status mc_ops_key(const char *key, struct mc_str *out) {
     if (key == NULL) {
@@ -210,8 +208,7 @@ size_t mc_ops_chunk_keys(const char *const *keys, size_t count) {
     return n;
 }
 
-/* ---- replicas
- * -------------------------------------------------------------------------------------------- */
+/* ---- replicas ------------------------------------------------------------------------------ */
 
 uint64_t mc_ops_replica_size(const struct mw_replica *replica) {
     switch (replica->tag) {

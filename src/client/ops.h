@@ -32,6 +32,8 @@ struct mc_ops_config {
     const char *host_id;   /* copied; "" = none */
     uint32_t timeout_ms;   /* of one operation, and of each chunk of a batch */
     bool checksum;
+    uint64_t
+        round_bytes; /* a read moves at most so much between two looks at the lease; 0 = 64 MiB */
 };
 
 struct mc_ops_counters {
@@ -51,8 +53,7 @@ struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *c
 void mc_ops_destroy(struct mc_ops *ops); /* no call is running; views are gone */
 struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops);
 
-/* ---- objects
- * --------------------------------------------------------------------------------------------- */
+/* ---- objects ------------------------------------------------------------------------------- */
 
 /* All of these set each item's status and return MC_OK, or return why the call as a whole is not
  * possible. */
@@ -72,9 +73,7 @@ MC_MUST_USE enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
                                            struct mc_replica_info *replicas, size_t capacity,
                                            size_t *count);
 
-/* ---- views
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- views --------------------------------------------------------------------------------- */
 
 struct mc_ops_view {
     const void *data;
@@ -91,8 +90,7 @@ void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record);
  * view). */
 uint64_t mc_ops_view_renew(struct mc_ops *ops);
 
-/* ---- being a node
- * ---------------------------------------------------------------------------------------- */
+/* ---- being a node -------------------------------------------------------------------------- */
 
 /* The segment that this client lends to the cluster, and what became of it. Guarded by the caller:
  * one thread beats. */

@@ -2,7 +2,7 @@
  * Get: GetReplicaList (which takes a lease), choose the nearest replica, move, check the lease
  * after the last byte, verify the checksum; on a failure go on with the next replica.
  *
- * A chunk of a batch is read in rounds. A round moves at most ROUND_BYTES, taken from as many keys
+ * A chunk of a batch is read in rounds. A round moves at most round_bytes, taken from as many keys
  * as they fill, so large objects are read in pieces and small ones together; before each round the
  * leases that are half used are renewed in one RPC. A key whose renewal was answered after its old
  * lease had ended begins again at byte 0: what it had read may be somebody else's bytes. Rounds are
@@ -60,8 +60,7 @@ static void start_over(struct get_key *key, enum mc_status why) {
     }
 }
 
-/* ---- asking the master
- * ----------------------------------------------------------------------------------- */
+/* ---- asking the master --------------------------------------------------------------------- */
 
 static uint64_t capacity_of(const struct mc_store_item *item) {
     uint64_t total = 0;
@@ -111,6 +110,19 @@ static bool same_place(const struct mw_replica *a, const struct mw_replica *b) {
            a->memory.size == b->memory.size && mc_str_eq(a->memory.endpoint, b->memory.endpoint);
 }
 
+/* The bits of `tried` for the same replicas in another list. */
+static uint64_t carry_tried(const struct get_key *key, const struct mc_vec *list) {
+    const struct mw_replica *old = key->list.replicas.items;
+    const struct mw_replica *replica = list->items;
+    uint64_t tried = 0;
+    for (size_t i = 0; key->tried >> i != 0 && i < key->list.replicas.count && i < 64; i++) {
+        for (size_t j = 0; (key->tried >> i & 1) != 0 && j < list->count && j < 64; j++) {
+            tried |= (uint64_t)(old[i].id == replica[j].id) << j;
+        }
+    }
+    return tried;
+}
+
 /* The answer to a renewal. `answered_ns` decides whether the old lease still held when the new one
  * began. */
 static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_t asked_ns,
@@ -120,12 +132,12 @@ static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_
         finish(key, mc_ops_status(answer->error));
         return;
     }
+    key->tried = carry_tried(key, &answer->value.replicas);
     for (size_t i = 0; key->offset > 0 && i < answer->value.replicas.count && i < 64; i++) {
         if (answered_ns < key->lease_end_ns && same_place(key->replica, &replica[i])) {
             key->list = answer->value;
             key->replica = &replica[i];
             key->replica_index = i;
-            key->tried = 0; /* bits are places in the old list; attempts bound the repetition */
             take_lease(key, asked_ns);
             return;
         }
@@ -135,7 +147,6 @@ static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_
     }
     if (!key->done) {
         key->replica = NULL;
-        key->tried = 0;
         first_answer(key, answer, asked_ns);
     }
 }
@@ -144,7 +155,6 @@ static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_
 static void ask(struct get_chunk *chunk, const uint32_t *index, size_t n, bool first) {
     struct mc_ops *ops = chunk->ops;
     struct get_key *keys = chunk->keys;
-    uint64_t asked = mc_ops_now(ops);
     struct mw_e_list single;
     struct mc_vec answers = {&single, 1};
     enum mc_status status;
@@ -161,6 +171,7 @@ static void ask(struct get_chunk *chunk, const uint32_t *index, size_t n, bool f
         status = mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchGetReplicaList, &args, &answers, n,
                                   chunk->deadline_ns, MC_OPS_IDEMPOTENT);
     }
+    uint64_t asked = chunk->call->asked_ns;
     uint64_t answered = mc_ops_now(ops);
     for (size_t i = 0; i < n; i++) {
         struct get_key *key = &keys[index[i]];
@@ -193,8 +204,7 @@ static void renew(struct get_chunk *chunk) {
     }
 }
 
-/* ---- one round
- * ------------------------------------------------------------------------------------------- */
+/* ---- one round ----------------------------------------------------------------------------- */
 
 static void add_move(struct get_chunk *chunk, const struct mc_port_move *move, uint32_t owner) {
     if (chunk->move_count == chunk->move_capacity) {
@@ -253,7 +263,7 @@ static bool has_alternative(const struct get_key *key) {
 /* Fills the round; false when every key was done before. *alternative: some key could go elsewhere.
  */
 static bool gather(struct get_chunk *chunk, bool *alternative) {
-    uint64_t budget = ROUND_BYTES;
+    uint64_t budget = chunk->ops->round_bytes;
     bool pending = false;
     chunk->move_count = 0;
     *alternative = false;
@@ -361,8 +371,7 @@ static void read_chunk(struct get_chunk *chunk) {
     }
 }
 
-/* ---- the batch
- * ------------------------------------------------------------------------------------------- */
+/* ---- the batch ----------------------------------------------------------------------------- */
 
 static size_t take_chunk(struct get_chunk *chunk, struct mc_store_item *items, size_t count) {
     size_t limit = count < MC_STORE_BATCH_CHUNK ? count : MC_STORE_BATCH_CHUNK;

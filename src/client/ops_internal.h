@@ -15,6 +15,7 @@ struct mc_call {
     struct mc_buf request;
     struct mc_buf replies[2];
     unsigned reply_index;
+    uint64_t asked_ns; /* when the request that the last answer belongs to was sent */
 };
 
 /* Bounds of one step of a batch. */
@@ -30,6 +31,7 @@ struct mc_ops {
     struct mc_str host_id;
     uint64_t timeout_ns;
     bool checksum;
+    uint64_t round_bytes;
     _Atomic uint64_t put_counter;
     _Atomic uint32_t spread; /* which of equally near replicas comes first */
     _Atomic uint8_t versions[MC_MASTER_RPC_COUNT];

@@ -96,7 +96,6 @@ static const struct mw_replica *map_nearest(struct mc_ops *ops, const struct mw_
 
 static enum mc_status view_open(struct mc_ops *ops, struct mc_call *call, struct mc_str key,
                                 struct mc_ops_view *view) {
-    uint64_t asked = mc_ops_now(ops);
     struct mw_a_key args = {.key = key, .tenant = ops->tenant};
     struct mw_e_list answer;
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, mc_ops_deadline(ops),
@@ -108,7 +107,7 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_call *call, struct
         return MC_REPLICA_NOT_IN_LOCAL_MEMORY;
     }
     struct mc_view_record *record = record_create(ops, key, replica);
-    set_lease(record, asked, answer.value.lease_ttl_ms);
+    set_lease(record, call->asked_ns, answer.value.lease_ttl_ms);
     if (!mc_ops_view_valid(record)) {
         record_destroy(record);
         return MC_LEASE_EXPIRED;
@@ -136,8 +135,7 @@ void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record) {
     record_put(record);
 }
 
-/* ---- renewal
- * --------------------------------------------------------------------------------------------- */
+/* ---- renewal ------------------------------------------------------------------------------- */
 
 static bool still_there(const struct mc_view_record *record, const struct mw_e_list *answer) {
     if (answer->error != 0) {
@@ -163,7 +161,6 @@ static void renew_records(struct mc_ops *ops, struct mc_call *call, struct mc_vi
     }
     struct mw_a_keys args = {.keys = {names, count}, .tenant = ops->tenant};
     struct mc_vec answers;
-    uint64_t asked = mc_ops_now(ops);
     if (mc_ops_rpc_batch(ops, call, MC_RPC_BatchGetReplicaList, &args, &answers, count,
                          mc_ops_deadline(ops), MC_OPS_IDEMPOTENT) != MC_OK) {
         return; /* the leases run out by themselves unless the next renewal is in time */
@@ -173,7 +170,7 @@ static void renew_records(struct mc_ops *ops, struct mc_call *call, struct mc_vi
         const struct mw_e_list *answer = (const struct mw_e_list *)answers.items + i;
         uint64_t end = atomic_load_explicit(&records[i]->lease_end_ns, memory_order_relaxed);
         if (answered < end && still_there(records[i], answer)) {
-            set_lease(records[i], asked, answer->value.lease_ttl_ms);
+            set_lease(records[i], call->asked_ns, answer->value.lease_ttl_ms);
             mc_metric_add(&ops->counters.leases_renewed, 1);
         } else {
             atomic_store_explicit(&records[i]->lease_end_ns, 0, memory_order_release);

@@ -1,0 +1,115 @@
+/*
+ * A node that the master has forgotten mounts again, with memory at an address that was never used
+ * before; one that the master still knows is mounted as it is.
+ */
+#include "support/fake_port.h"
+#include "support/support.h"
+
+static struct fake_port *fake;
+static struct mc_ops *ops;
+static struct mc_ops_node node;
+static unsigned fresh;
+
+static enum mc_status fresh_memory(void *ctx, struct mc_ops_segment *segment) {
+    fresh++;
+    segment->id.lo++;
+    segment->base += 0x100000;
+    return MC_OK;
+}
+
+static int setup(void **state) {
+    fake = fake_create();
+    ops = fake_ops(fake, false);
+    fresh = 0;
+    node = (struct mc_ops_node){.name = "h:12300",
+                                .te_endpoint = "h:15000",
+                                .protocol = "tcp",
+                                .host_id = "",
+                                .segment = {.id = {3, 4}, .base = 0x7000000, .size = 1 << 20},
+                                .fresh_memory = fresh_memory};
+    return 0;
+}
+static int teardown(void **state) {
+    mc_ops_destroy(ops);
+    fake_destroy(fake);
+    return 0;
+}
+
+static void test_mount_tells_where_the_memory_is(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    assert_true(mc_uuid_eq(fake->mounted.id, node.segment.id));
+    assert_int_equal(fake->mounted.base, 0x7000000);
+    assert_int_equal(fake->mounted.size, 1 << 20);
+    assert_true(node.segment.confirmed);
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fake->mounts, 1);
+}
+
+static void test_known_segment_stays(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    fake->need_remount = true; /* what upstream's master answers to the first ping */
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fake->mounts, 2);
+    assert_int_equal(fresh, 0);
+    assert_int_equal(fake->mounted.base, 0x7000000);
+}
+
+static void test_forgotten_segment_is_replaced(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    fake->need_remount = true;
+    fake->knows_segment = false;
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fresh, 1);
+    assert_int_equal(fake->mounted.base, 0x7100000);
+    assert_int_equal(fake->mounted.id.lo, 5);
+    assert_int_equal(fake->unmounts, 0);
+    assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->remounts), 1);
+}
+
+static void test_ghost_of_an_unanswered_mount_is_unmounted(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    fake->need_remount = true;
+    fake->knows_segment = false;
+    fake->lose_rpc = MC_RPC_ReMountSegment;
+    fake->lose_how = FAKE_LOSE_REQUEST;
+    fake->lose_count = 1;
+    assert_int_equal(mc_ops_heartbeat(ops, &node), MC_RPC_TIMEOUT);
+    assert_false(node.segment.confirmed);
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fresh, 2);
+    assert_int_equal(fake->unmounts, 1);
+    assert_ok(mc_ops_heartbeat(ops, &node)); /* the lost one may come later still */
+    assert_int_equal(fake->unmounts, 2);
+    fake->now_ns += 61 * MC_SEC;
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fake->unmounts, 2);
+}
+
+static void test_unreachable_master_is_an_error(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    fake->lose_rpc = MC_RPC_Ping;
+    fake->lose_how = FAKE_LOSE_REQUEST;
+    fake->lose_count = 1;
+    assert_int_equal(mc_ops_heartbeat(ops, &node), MC_RPC_TIMEOUT);
+    assert_ok(mc_ops_heartbeat(ops, &node));
+}
+
+static void test_without_a_segment_the_master_need_not_know_us(void **state) {
+    node.segment.size = 0;
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fake->rpcs[MC_RPC_Ping], 0);
+    assert_int_equal(fake->rpcs[MC_RPC_ServiceReady], 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(test_mount_tells_where_the_memory_is),
+        T(test_known_segment_stays),
+        T(test_forgotten_segment_is_replaced),
+        T(test_ghost_of_an_unanswered_mount_is_unmounted),
+        T(test_unreachable_master_is_an_error),
+        T(test_without_a_segment_the_master_need_not_know_us),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,99 @@
+/* A view is valid while its lease holds, is renewed while it is open, and is lost for good when the
+ * object goes. */
+#include "support/fake_port.h"
+#include "support/support.h"
+
+static struct fake_port *fake;
+static struct mc_ops *ops;
+static const size_t NODES[] = {0, 1};
+static uint8_t value[1000];
+
+static int setup(void **state) {
+    fake = fake_create();
+    ops = fake_ops(fake, false);
+    mc_test_fill(value, sizeof(value), 1);
+    fake_store(fake, "k", value, sizeof(value), NODES, 2);
+    return 0;
+}
+static int teardown(void **state) {
+    mc_ops_destroy(ops);
+    fake_destroy(fake);
+    return 0;
+}
+
+static void test_only_what_can_be_mapped(void **state) {
+    struct mc_ops_view view;
+    assert_int_equal(mc_ops_view_open(ops, "k", &view), MC_REPLICA_NOT_IN_LOCAL_MEMORY);
+    assert_int_equal(mc_ops_view_open(ops, "absent", &view), MC_OBJECT_NOT_FOUND);
+    fake->distance[1] = MC_DISTANCE_HOST;
+    assert_ok(mc_ops_view_open(ops, "k", &view));
+    assert_int_equal(view.length, sizeof(value));
+    assert_true((const uint8_t *)view.data >= fake->memory[1] &&
+                (const uint8_t *)view.data < fake->memory[1] + FAKE_NODE_BYTES);
+    mc_test_verify(view.data, view.length, 1);
+    mc_ops_view_release(ops, view.record);
+}
+
+static void test_renewal_keeps_it(void **state) {
+    struct mc_ops_view view;
+    fake->distance[0] = MC_DISTANCE_HOST;
+    assert_ok(mc_ops_view_open(ops, "k", &view));
+    for (int i = 0; i < 100; i++) {
+        uint64_t next = mc_ops_view_renew(ops);
+        assert_true(next > fake->now_ns && next <= fake->now_ns + FAKE_LEASE_MS * MC_MS);
+        fake->now_ns = next;
+        assert_true(mc_ops_view_valid(view.record));
+    }
+    assert_true(fake->rpcs[MC_RPC_BatchGetReplicaList] > 50);
+    fake->now_ns += FAKE_LEASE_MS * MC_MS;
+    assert_false(mc_ops_view_valid(view.record));
+    mc_ops_view_renew(ops); /* too late: between the two leases the bytes may have been another's */
+    assert_false(mc_ops_view_valid(view.record));
+    mc_ops_view_release(ops, view.record);
+    assert_true(mc_ops_view_renew(ops) == MC_NO_DEADLINE);
+}
+
+static void test_object_gone_is_seen(void **state) {
+    struct mc_ops_view views[2];
+    fake->distance[0] = MC_DISTANCE_HOST;
+    fake_store(fake, "other", value, sizeof(value), NODES, 1);
+    assert_ok(mc_ops_view_open(ops, "k", &views[0]));
+    assert_ok(mc_ops_view_open(ops, "other", &views[1]));
+    fake_erase(fake, "k");
+    fake_store(fake, "k", value, sizeof(value), NODES, 1); /* the same key, another object */
+    fake->now_ns += 6 * MC_SEC;
+    mc_ops_view_renew(ops);
+    assert_false(mc_ops_view_valid(views[0].record));
+    assert_true(mc_ops_view_valid(views[1].record));
+    assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->views_lost), 1);
+    mc_ops_view_release(ops, views[0].record);
+    mc_ops_view_release(ops, views[1].record);
+}
+
+static void test_unanswered_renewal_lets_it_run_out(void **state) {
+    struct mc_ops_view view;
+    fake->distance[0] = MC_DISTANCE_HOST;
+    assert_ok(mc_ops_view_open(ops, "k", &view));
+    fake->now_ns += 6 * MC_SEC;
+    fake->lose_rpc = MC_RPC_BatchGetReplicaList;
+    fake->lose_count = 3;
+    fake->lose_how = FAKE_LOSE_REQUEST;
+    fake->lose_status = MC_RPC_FAIL;
+    mc_ops_view_renew(ops);
+    assert_true(mc_ops_view_valid(view.record));
+    mc_ops_view_renew(ops); /* the master is back in time */
+    fake->now_ns += 9 * MC_SEC;
+    assert_true(mc_ops_view_valid(view.record));
+    mc_ops_view_release(ops, view.record);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(test_only_what_can_be_mapped),
+        T(test_renewal_keeps_it),
+        T(test_object_gone_is_seen),
+        T(test_unanswered_renewal_lets_it_run_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
