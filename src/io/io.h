@@ -55,6 +55,9 @@ MC_MUST_USE enum mc_status mc_accept(int listen_fd, int *fd, struct mc_addr *pee
 /* Blocking helpers on a non-blocking socket: all bytes or an error (MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_IO). */
 MC_MUST_USE enum mc_status mc_send_all(int fd, const struct iovec *iov, int iov_count, uint64_t deadline_ns);
 MC_MUST_USE enum mc_status mc_recv_all(int fd, void *buffer, size_t len, uint64_t deadline_ns);
+/* Waits until the socket is ready for `events` (POLLIN, POLLOUT) or has failed (the next call on it says how);
+ * MC_ERR_TIMEOUT. */
+MC_MUST_USE enum mc_status mc_wait_ready(int fd, short events, uint64_t deadline_ns);
 
 /* ---- streams: what a connection speaks through ----------------------------------------------------------- */
 

@@ -162,8 +162,7 @@ enum mc_status mc_listen_range(const char *host, uint16_t min, uint16_t max, str
 /* ---- connecting and accepting
  * ---------------------------------------------------------------------------- */
 
-/* Waits until the socket is ready for `events` (POLLIN or POLLOUT). */
-static enum mc_status wait_ready(int fd, short events, uint64_t deadline_ns) {
+enum mc_status mc_wait_ready(int fd, short events, uint64_t deadline_ns) {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = events};
         struct timespec left = {0};
@@ -200,7 +199,7 @@ static bool connected_to_itself(int fd) {
 
 static enum mc_status finish_connect(int fd, uint64_t deadline_ns, int *error) {
     socklen_t len = sizeof(*error);
-    MC_TRY(wait_ready(fd, POLLOUT, deadline_ns));
+    MC_TRY(mc_wait_ready(fd, POLLOUT, deadline_ns));
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &len) != 0) {
         *error = errno;
     }
@@ -320,7 +319,7 @@ enum mc_status mc_send_all(int fd, const struct iovec *iov, int iov_count, uint6
         int count = fill_batch(iov, iov_count, done, batch);
         MC_TRY(mc_socket_writev(fd, batch, count, &n));
         if (n == 0) {
-            MC_TRY(wait_ready(fd, POLLOUT, deadline_ns));
+            MC_TRY(mc_wait_ready(fd, POLLOUT, deadline_ns));
         }
         done += n;
     }
@@ -332,7 +331,7 @@ enum mc_status mc_recv_all(int fd, void *buffer, size_t len, uint64_t deadline_n
         size_t n = 0;
         MC_TRY(mc_socket_readv(fd, &rest, 1, &n));
         if (n == 0) {
-            MC_TRY(wait_ready(fd, POLLIN, deadline_ns));
+            MC_TRY(mc_wait_ready(fd, POLLIN, deadline_ns));
         }
         rest.iov_base = (char *)rest.iov_base + n;
         rest.iov_len -= n;

@@ -1,13 +1,18 @@
 /*
  * rpc: coro_rpc frames (yalantinglibs) over io, bodies by wire.
  *
- * The server has N reactors; a connection lives on one of them. A handler runs inline on the reactor and must not
- * block. Requests on a connection are answered in order of completion and matched by sequence number, so clients may
- * pipeline. Limits: connections, body bytes, bytes of answers waiting on one connection (the server stops reading from
- * a peer that does not read).
+ * The server has N reactors; a connection lives on one of them. A handler runs inline on the
+ * reactor and must not block. Requests on a connection are answered in order, each with its
+ * sequence number, so clients may pipeline. Limits, and what happens at them: connections (a
+ * further one is closed at once), body bytes (an error answer, then closed), bytes of answers
+ * waiting on one connection (the server stops reading from a peer that does not read), time without
+ * progress (closed). What is not a frame is closed without an answer, as upstream does.
  *
- * The client is synchronous and pooled: a call takes an idle connection of the peer, writes the request and reads the
- * answer on the calling thread, so that a round trip costs no thread switch.
+ * The client is synchronous and pooled: a call takes an idle connection of the peer, writes the
+ * request and reads the answer on the calling thread, so that a round trip costs no thread switch.
+ *
+ * Counters: mc_rpc_connections, mc_rpc_connections_refused, mc_rpc_requests, mc_rpc_errors,
+ * mc_rpc_bad_frames, mc_rpc_received_bytes, mc_rpc_sent_bytes.
  */
 #ifndef MC_RPC_RPC_H
 #define MC_RPC_RPC_H
@@ -15,71 +20,100 @@
 #include "base/base.h"
 #include "base/metrics.h"
 
-#define MC_RPC_MAGIC 21
+#define MC_RPC_MAGIC    21
 #define MC_RPC_MAX_BODY (256u << 20)
 
 enum mc_rpc_errc { /* coro_rpc's numbers */
-    MC_RPC_OK = 0, MC_RPC_IO_ERROR = 1, MC_RPC_NOT_CONNECTED = 2, MC_RPC_TIMED_OUT = 3, MC_RPC_INVALID_ARGUMENTS = 4,
-    MC_RPC_FUNCTION_THROWS = 10, MC_RPC_NOT_REGISTERED = 11, MC_RPC_PROTOCOL_ERROR = 12, MC_RPC_UNKNOWN_VERSION = 13,
-    MC_RPC_MESSAGE_TOO_LARGE = 14,
+                   MC_RPC_OK = 0,
+                   MC_RPC_IO_ERROR = 1,
+                   MC_RPC_NOT_CONNECTED = 2,
+                   MC_RPC_TIMED_OUT = 3,
+                   MC_RPC_INVALID_ARGUMENTS = 4,
+                   MC_RPC_FUNCTION_THROWS = 10,
+                   MC_RPC_NOT_REGISTERED = 11,
+                   MC_RPC_PROTOCOL_ERROR = 12,
+                   MC_RPC_UNKNOWN_VERSION = 13,
+                   MC_RPC_MESSAGE_TOO_LARGE = 14,
 };
 
 /* First 4 bytes of MD5(qualified name), big-endian. */
 uint32_t mc_rpc_function_id(const char *qualified_name);
 
-/* ---- server ---------------------------------------------------------------------------------------------- */
+/* ---- server
+ * ---------------------------------------------------------------------------------------------- */
 
+#define MC_RPC_PEER_WORDS 4
 struct mc_rpc_request {
     uint32_t function_id;
     struct mc_str body;
     struct mc_str attachment;
     struct mc_arena *arena; /* reset after the handler returned */
     const char *peer;       /* "ip:port", for logs */
+    /* The handler's own memory of this connection: zero when it opened, MC_RPC_PEER_WORDS long,
+     * kept as the handler leaves it. Forgotten when the connection closes. */
+    uint64_t *peer_words;
 };
-struct mc_rpc_reply { /* the handler appends; both start empty */
+struct mc_rpc_reply {      /* the handler appends; both start empty */
     enum mc_rpc_errc errc; /* when not OK the server writes the standard text as body */
     struct mc_buf *body;
     struct mc_buf *attachment;
 };
-/* Called on a reactor thread; concurrently on several. Unknown function: set errc to MC_RPC_NOT_REGISTERED. */
-typedef void (*mc_rpc_handler)(void *ctx, const struct mc_rpc_request *request, struct mc_rpc_reply *reply);
+/* Called on a reactor thread; concurrently on several. Unknown function: set errc to
+ * MC_RPC_NOT_REGISTERED. */
+typedef void (*mc_rpc_handler)(void *ctx, const struct mc_rpc_request *request,
+                               struct mc_rpc_reply *reply);
 
 struct mc_rpc_server_config {
-    const char *host; /* "" = all */
-    uint16_t port;    /* 0 = any */
-    unsigned threads; /* reactors; 0 = 1 */
-    uint32_t max_body_bytes;     /* 0 = MC_RPC_MAX_BODY */
-    uint32_t max_connections;    /* 0 = 65536 */
-    uint32_t idle_timeout_ms;    /* 0 = never */
-    bool no_delay;
+    const char *host;         /* "" = all */
+    uint16_t port;            /* 0 = any */
+    unsigned threads;         /* reactors; 0 = 1 */
+    uint32_t max_body_bytes;  /* of body and attachment together; 0 = MC_RPC_MAX_BODY */
+    uint32_t max_connections; /* 0 = 65536 */
+    /* Closes a connection that for so long neither completed a request nor moved a good part of
+     * one, nor took answers. 0 = never. */
+    uint32_t idle_timeout_ms;
+    bool no_delay; /* set it: without, the kernel may hold an answer back until the one before is
+                      acknowledged */
     mc_rpc_handler handler;
     void *ctx;
     struct mc_metrics *metrics; /* may be NULL */
 };
 struct mc_rpc_server;
-MC_MUST_USE enum mc_status mc_rpc_server_start(const struct mc_rpc_server_config *config, struct mc_rpc_server **out,
-                                               uint16_t *bound_port);
+MC_MUST_USE enum mc_status mc_rpc_server_start(const struct mc_rpc_server_config *config,
+                                               struct mc_rpc_server **out, uint16_t *bound_port);
 void mc_rpc_server_stop(struct mc_rpc_server *server); /* ends connections, joins threads */
 
-/* ---- client ---------------------------------------------------------------------------------------------- */
+/* ---- client
+ * ---------------------------------------------------------------------------------------------- */
 
 struct mc_rpc_client; /* to one peer; thread safe */
-MC_MUST_USE enum mc_status mc_rpc_client_create(const char *host_port, unsigned max_connections, uint32_t connect_timeout_ms,
+/* Connects when it must: the peer need not run yet. At most `max_connections` (0 = 1) are open;
+ * further callers wait for a free one. MC_ERR_BAD_ADDRESS when the text is no host:port. */
+MC_MUST_USE enum mc_status mc_rpc_client_create(const char *host_port, unsigned max_connections,
+                                                uint32_t connect_timeout_ms,
                                                 struct mc_rpc_client **out);
-void mc_rpc_client_destroy(struct mc_rpc_client *client);
+void mc_rpc_client_destroy(struct mc_rpc_client *client); /* no call may be running */
 
-/* Appends the answer's body (and attachment, when wanted) on success. MC_RPC_TIMEOUT after the absolute deadline
- * (the connection is closed: a late answer can never be taken for another); MC_RPC_FAIL for transport errors and for an
- * errc != 0 (logged with its text; *errc tells). A request is sent again on a fresh connection only when the pooled one
- * was found dead before a byte of this request was written. */
-MC_MUST_USE enum mc_status mc_rpc_call(struct mc_rpc_client *client, uint32_t function_id, struct mc_str body,
-                                       uint64_t deadline_ns, struct mc_buf *reply_body, enum mc_rpc_errc *errc);
-MC_MUST_USE enum mc_status mc_rpc_call_attach(struct mc_rpc_client *client, uint32_t function_id, struct mc_str body,
-                                              struct mc_str attachment, uint64_t deadline_ns, struct mc_buf *reply_body,
-                                              struct mc_buf *reply_attachment, enum mc_rpc_errc *errc);
+/* Appends the answer's body (and attachment, when wanted) on success. MC_RPC_TIMEOUT after the
+ * absolute deadline (the connection is closed: a late answer can never be taken for another);
+ * MC_RPC_FAIL for transport errors and for an errc != 0 (logged with its text; *errc tells; errc
+ * may be NULL). A request is sent again on a fresh connection only when the pooled one was found
+ * dead before a byte of this request was written. */
+MC_MUST_USE enum mc_status mc_rpc_call(struct mc_rpc_client *client, uint32_t function_id,
+                                       struct mc_str body, uint64_t deadline_ns,
+                                       struct mc_buf *reply_body, enum mc_rpc_errc *errc);
+MC_MUST_USE enum mc_status mc_rpc_call_attach(struct mc_rpc_client *client, uint32_t function_id,
+                                              struct mc_str body, struct mc_str attachment,
+                                              uint64_t deadline_ns, struct mc_buf *reply_body,
+                                              struct mc_buf *reply_attachment,
+                                              enum mc_rpc_errc *errc);
 
-/* Pipelining: several requests written before the answers are read, on one connection. Answers in request order. */
+/* Pipelining: requests are written without waiting for answers, on one connection, and answers are
+ * read meanwhile, so that neither side can block the other however many there are. The body of the
+ * answer to bodies[i] is appended to reply_bodies[i]. MC_RPC_FAIL when an answer has an errc (the
+ * others are filled). */
 MC_MUST_USE enum mc_status mc_rpc_call_many(struct mc_rpc_client *client, uint32_t function_id,
-                                            const struct mc_str *bodies, size_t count, uint64_t deadline_ns,
-                                            struct mc_buf *reply_bodies);
+                                            const struct mc_str *bodies, size_t count,
+                                            uint64_t deadline_ns,
+                                            struct mc_buf *reply_bodies /* count of them */);
 #endif
