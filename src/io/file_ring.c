@@ -1,0 +1,220 @@
+/*
+ * Many file operations at once through io_uring. See io/file.h.
+ *
+ * A run keeps up to `depth` operations in the kernel, each in a slot. A completion names its slot
+ * and the run it belongs to; an operation that moved only a part is handed in again for the rest,
+ * so the end of a file is the only short read there is, and that is an error. mc_file_run returns
+ * when nothing is in flight any more: the kernel never writes into a buffer whose run is over.
+ *
+ * The kernel may refuse io_uring as a whole (old, or forbidden to containers) or for one file
+ * system. The first makes a ring without the native part, the second sends the one operation
+ * through pread/pwrite; the results are the same.
+ */
+#include "io/file.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#define DEPTH_MAX 4096
+#define STEP_MAX                                                                                   \
+    (1u << 30) /* a submission holds 32 bits of length; a multiple of every block size */
+
+struct slot {
+    struct mc_file_op *op;
+    size_t done;
+};
+
+struct mc_file_ring {
+    struct io_uring uring;
+    bool native;
+    unsigned depth;
+    uint32_t run;        /* number of the present run, in every completion */
+    unsigned free_count; /* free_slots[0 .. free_count) are not in flight */
+    unsigned *free_slots;
+    struct slot *slots;
+};
+
+/* ---- one operation
+ * --------------------------------------------------------------------------------------- */
+
+static enum mc_status op_failed(const struct mc_file_op *op, int error) {
+    mc_warn_limited(
+        "file operation failed: write=%d fd=%d offset=%llu length=%zu errno=%d reason=\"%s\"",
+        op->write, op->fd, (unsigned long long)op->offset, op->len, error,
+        error != 0 ? strerror(error) : "end of file");
+    if (error == EFAULT || error == EINVAL) { /* with O_DIRECT: not aligned */
+        return MC_FILE_INVALID_BUFFER;
+    }
+    if (error == EBADF) {
+        return MC_FILE_INVALID_HANDLE;
+    }
+    return op->write ? MC_FILE_WRITE_FAIL : MC_FILE_READ_FAIL;
+}
+
+/* The rest of an operation, without the ring. */
+static void finish_in_place(struct mc_file_op *op, size_t done) {
+    while (done < op->len) {
+        char *at = (char *)op->buffer + done;
+        size_t step = mc_min_u64(op->len - done, STEP_MAX);
+        off_t offset = (off_t)(op->offset + done);
+        ssize_t moved =
+            op->write ? pwrite(op->fd, at, step, offset) : pread(op->fd, at, step, offset);
+        if (moved < 0 && errno == EINTR) {
+            continue;
+        }
+        if (moved <= 0) {
+            op->status = op_failed(op, moved < 0 ? errno : 0);
+            return;
+        }
+        done += (size_t)moved;
+    }
+    op->status = MC_OK;
+}
+
+/* ---- the ring
+ * -------------------------------------------------------------------------------------------- */
+
+static void say_not_native(int error) {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&said)) {
+        mc_warn("the kernel refuses io_uring, files are read and written one by one: errno=%d "
+                "reason=\"%s\"",
+                error, strerror(error));
+    }
+}
+
+enum mc_status mc_file_ring_create(unsigned depth, struct mc_file_ring **out) {
+    if (depth == 0 || depth > DEPTH_MAX) {
+        return MC_INVALID_PARAMS;
+    }
+    struct mc_file_ring *ring = mc_zalloc(sizeof(*ring));
+    int rc = io_uring_queue_init(depth, &ring->uring, 0);
+    ring->native = rc == 0;
+    ring->depth = depth;
+    ring->free_count = depth;
+    ring->slots = mc_zalloc(depth * sizeof(*ring->slots));
+    ring->free_slots = mc_alloc(depth * sizeof(*ring->free_slots));
+    for (unsigned i = 0; i < depth; i++) {
+        ring->free_slots[i] = i;
+    }
+    if (!ring->native) {
+        say_not_native(-rc);
+    }
+    *out = ring;
+    return MC_OK;
+}
+
+void mc_file_ring_destroy(struct mc_file_ring *ring) {
+    if (ring == NULL) {
+        return;
+    }
+    MC_ASSERT(ring->free_count == ring->depth);
+    if (ring->native) {
+        io_uring_queue_exit(&ring->uring);
+    }
+    free(ring->free_slots);
+    free(ring->slots);
+    free(ring);
+}
+
+bool mc_file_ring_is_native(const struct mc_file_ring *ring) {
+    return ring->native;
+}
+
+static void submit_rest(struct mc_file_ring *ring, unsigned index) {
+    const struct slot *slot = &ring->slots[index];
+    const struct mc_file_op *op = slot->op;
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
+    MC_ASSERT(sqe != NULL); /* at most `depth` are queued, and the ring holds as many */
+    char *at = (char *)op->buffer + slot->done;
+    unsigned step = (unsigned)mc_min_u64(op->len - slot->done, STEP_MAX);
+    if (op->write) {
+        io_uring_prep_write(sqe, op->fd, at, step, op->offset + slot->done);
+    } else {
+        io_uring_prep_read(sqe, op->fd, at, step, op->offset + slot->done);
+    }
+    io_uring_sqe_set_data64(sqe, (uint64_t)ring->run << 32 | index);
+}
+
+static void slot_start(struct mc_file_ring *ring, struct mc_file_op *op) {
+    unsigned index = ring->free_slots[--ring->free_count];
+    ring->slots[index] = (struct slot){op, 0};
+    submit_rest(ring, index);
+}
+
+static void slot_completed(struct mc_file_ring *ring, unsigned index, int result) {
+    struct slot *slot = &ring->slots[index];
+    struct mc_file_op *op = slot->op;
+    MC_ASSERT(op != NULL);
+    if (result > 0) {
+        slot->done += (size_t)result;
+        MC_ASSERT(slot->done <= op->len);
+    }
+    bool again = result == -EINTR || (result > 0 && slot->done < op->len);
+    if (again) {
+        submit_rest(ring, index);
+        return;
+    }
+    if (slot->done == op->len) {
+        op->status = MC_OK;
+    } else if (result == -EINVAL || result == -EOPNOTSUPP || result == -EAGAIN) {
+        finish_in_place(
+            op, slot->done); /* this file does not work with io_uring; or it really is an error */
+    } else {
+        op->status = op_failed(op, -result);
+    }
+    slot->op = NULL;
+    ring->free_slots[ring->free_count++] = index;
+}
+
+static void reap(struct mc_file_ring *ring) {
+    struct io_uring_cqe *cqe;
+    while (io_uring_peek_cqe(&ring->uring, &cqe) == 0) {
+        uint64_t data = io_uring_cqe_get_data64(cqe);
+        int result = cqe->res;
+        io_uring_cqe_seen(&ring->uring, cqe);
+        MC_ASSERT(data >> 32 == ring->run && (uint32_t)data < ring->depth);
+        slot_completed(ring, (unsigned)data, result);
+    }
+}
+
+static bool wait_one(struct mc_file_ring *ring) {
+    int rc = io_uring_submit_and_wait(&ring->uring, 1);
+    return rc >= 0 || rc == -EINTR || rc == -EAGAIN || rc == -EBUSY;
+}
+
+static bool op_is_sane(const struct mc_file_op *op) {
+    return mc_range_inside(op->offset, op->len, 0, INT64_MAX) &&
+           (op->len == 0 || op->buffer != NULL);
+}
+
+enum mc_status mc_file_run(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count) {
+    MC_ASSERT(ring->free_count == ring->depth); /* one user at a time */
+    ring->run++;
+    size_t next = 0;
+    while (next < count || ring->free_count < ring->depth) {
+        while (next < count && ring->free_count > 0) {
+            struct mc_file_op *op = &ops[next++];
+            if (!op_is_sane(op)) {
+                op->status = MC_INVALID_PARAMS;
+            } else if (ring->native && op->len > 0) {
+                slot_start(ring, op);
+            } else {
+                finish_in_place(op, 0);
+            }
+        }
+        if (ring->free_count < ring->depth) {
+            MC_ASSERT(
+                wait_one(ring)); /* else the kernel would keep buffers that the caller gets back */
+            reap(ring);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        MC_TRY(ops[i].status);
+    }
+    return MC_OK;
+}
