@@ -50,6 +50,10 @@ MC_MUST_USE enum mc_status mc_listen_range(const char *host, uint16_t min, uint1
                                            int backlog, int *fd, uint16_t *bound_port);
 /* Connects within the deadline (absolute, mc_clock_system). Non-blocking, TCP_NODELAY, keep-alive, close-on-exec. */
 MC_MUST_USE enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadline_ns, int *fd);
+/* The same without waiting: begins to connect; when the descriptor is writable or has an error, mc_connect_end says how
+ * it went (errno tells why not). The caller closes it in either case. */
+MC_MUST_USE enum mc_status mc_connect_begin(const struct mc_addr *addr, int *fd);
+MC_MUST_USE enum mc_status mc_connect_end(int fd);
 /* Accepts one; MC_ERR_NOT_FOUND when none waits. Same socket options as mc_connect. */
 MC_MUST_USE enum mc_status mc_accept(int listen_fd, int *fd, struct mc_addr *peer);
 /* Blocking helpers on a non-blocking socket: all bytes or an error (MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_IO). */
@@ -102,6 +106,10 @@ bool mc_reactor_on_thread(const struct mc_reactor *r);
 /* On the reactor's thread only: */
 MC_MUST_USE enum mc_status mc_reactor_add(struct mc_reactor *r, struct mc_reactor_fd *f);
 void mc_reactor_modify(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t events);
+/* From any thread, while the caller makes sure that f stays added: changes what is waited for, even to the same events,
+ * so that an edge-triggered condition that already holds is reported (again). For descriptors whose reading changes hands
+ * between the reactor and other threads; those are not for mc_reactor_modify. */
+void mc_reactor_rearm(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t events);
 void mc_reactor_remove(struct mc_reactor *r, struct mc_reactor_fd *f); /* does not close; no call-back afterwards */
 void mc_timer_init(struct mc_timer *t, void (*on_timer)(struct mc_timer *));
 void mc_timer_start(struct mc_reactor *r, struct mc_timer *t, uint64_t deadline_ns); /* restarts when running */

@@ -283,6 +283,11 @@ void mc_reactor_modify(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t e
     MC_ASSERT(epoll_ctl(r->epoll_fd, EPOLL_CTL_MOD, f->fd, &event) == 0);
 }
 
+void mc_reactor_rearm(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.ptr = f};
+    MC_ASSERT(epoll_ctl(r->epoll_fd, EPOLL_CTL_MOD, f->fd, &event) == 0);
+}
+
 void mc_reactor_remove(struct mc_reactor *r, struct mc_reactor_fd *f) {
     MC_ASSERT(mc_reactor_on_thread(r));
     if (epoll_ctl(r->epoll_fd, EPOLL_CTL_DEL, f->fd, NULL) != 0) {

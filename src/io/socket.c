@@ -197,45 +197,54 @@ static bool connected_to_itself(int fd) {
            own.len == peer.len && memcmp(&own.storage, &peer.storage, own.len) == 0;
 }
 
-static enum mc_status finish_connect(int fd, uint64_t deadline_ns, int *error) {
-    socklen_t len = sizeof(*error);
-    MC_TRY(mc_wait_ready(fd, POLLOUT, deadline_ns));
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &len) != 0) {
-        *error = errno;
-    }
-    return *error == 0 ? MC_OK : MC_ERR_UNREACHABLE;
-}
-
-static enum mc_status connect_socket(int fd, const struct mc_addr *addr, uint64_t deadline_ns,
-                                     int *error) {
-    enum mc_status status = MC_OK;
-    if (connect(fd, (const struct sockaddr *)&addr->storage, addr->len) != 0) {
-        *error = errno;
-        if (*error != EINPROGRESS && *error != EINTR) {
-            return *error == EMFILE || *error == ENOMEM ? MC_ERR_IO : MC_ERR_UNREACHABLE;
-        }
-        *error = 0;
-        status = finish_connect(fd, deadline_ns, error);
-    }
-    if (status == MC_OK && connected_to_itself(fd)) {
-        *error = ECONNREFUSED;
-        return MC_ERR_UNREACHABLE;
-    }
-    return status;
-}
-
-enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadline_ns, int *fd_out) {
+enum mc_status mc_connect_begin(const struct mc_addr *addr, int *fd_out) {
     int fd = socket(addr->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         mc_error("cannot create a socket: errno=%d reason=\"%s\"", errno, strerror(errno));
         return errno == EMFILE || errno == ENFILE ? MC_ERR_LIMIT : MC_ERR_IO;
     }
     tune_connection(fd);
-    int error = 0;
-    enum mc_status status = connect_socket(fd, addr, deadline_ns, &error);
-    if (status != MC_OK) {
-        char peer[MC_HOST_MAX + 8];
+    if (connect(fd, (const struct sockaddr *)&addr->storage, addr->len) != 0 &&
+        errno != EINPROGRESS && errno != EINTR) {
+        int error = errno;
         close(fd);
+        errno = error;
+        return error == ENOMEM || error == ENOBUFS ? MC_ERR_IO : MC_ERR_UNREACHABLE;
+    }
+    *fd_out = fd;
+    return MC_OK;
+}
+
+enum mc_status mc_connect_end(int fd) {
+    int error = 0;
+    socklen_t len = sizeof(error);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) {
+        error = errno;
+    }
+    if (error == 0 && connected_to_itself(fd)) {
+        error = ECONNREFUSED;
+    }
+    errno = error;
+    return error == 0 ? MC_OK : MC_ERR_UNREACHABLE;
+}
+
+enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadline_ns, int *fd_out) {
+    int fd = -1;
+    errno = 0;
+    enum mc_status status = mc_connect_begin(addr, &fd);
+    if (status == MC_OK) {
+        status = mc_wait_ready(fd, POLLOUT, deadline_ns);
+        errno = 0;
+    }
+    if (status == MC_OK) {
+        status = mc_connect_end(fd);
+    }
+    if (status != MC_OK) {
+        int error = errno;
+        char peer[MC_HOST_MAX + 8];
+        if (fd >= 0) {
+            close(fd);
+        }
         mc_addr_format(addr, peer, sizeof(peer));
         mc_warn_limited("cannot connect: peer=%s status=%s errno=%d reason=\"%s\"", peer,
                         mc_status_name(status), error, error != 0 ? strerror(error) : "");

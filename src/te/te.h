@@ -83,6 +83,9 @@ struct mc_slice_op {
     struct mc_segment *segment;
     uint64_t deadline_ns;
     void *task; /* engine's */
+    /* The posting thread is about to call the transport's progress() for this segment and stays until the slice ended, so
+     * the transport need not have it driven by a reactor as well. Only a hint for speed; never set on a retry. */
+    bool waiter_follows;
     uint32_t attempts;         /* posts on `transport` */
     uint32_t tried_transports; /* bit per mc_transport.index that failed */
     uint32_t incarnation;      /* engine's: of the peer when first posted */

@@ -1,20 +1,25 @@
 /*
  * The tcp transport's server: peers read and write this engine's registered memory.
  *
- * One state machine a connection, on one reactor's thread. Input is a stream of headers, each of a write followed by its
- * payload; output is a queue of replies, each a status word (unless the request is of the plain protocol) and, for a
- * read, the payload straight from registered memory. Invariants:
+ * One state machine a connection, on one reactor's thread. Input is a stream of headers, each of a
+ * write followed by its payload; output is a queue of replies, each a status word (unless the
+ * request is of the plain protocol) and, for a read, the payload straight from registered memory.
+ * Invariants:
  *
- *   - Requests take effect in order: a write is begun only when every queued read has left its memory.
- *   - A request's range is acquired from the engine before its first byte moves and released after its last.
- *   - Input is not read while it could not be handled, so a peer that does not read its answers stops itself.
+ *   - Requests take effect in order: a write is begun only when every queued read has left its
+ * memory.
+ *   - A request's range is acquired from the engine before its first byte moves and released after
+ * its last.
+ *   - Input is not read while it could not be handled, so a peer that does not read its answers
+ * stops itself.
  *
- * Payload of a write is received straight into its destination, together with the bytes behind it (the next headers) in one
- * call. Only what was read ahead with the header is copied; the read-ahead is short when writes are long.
+ * Payload of a write is received straight into its destination, together with the bytes behind it
+ * (the next headers) in one call. Only what was read ahead with the header is copied; the
+ * read-ahead is short when writes are long.
  *
- * Descriptors are edge triggered, so that a connection costs no epoll_ctl after it was accepted: `readable` and
- * `writable` say what epoll last said and no short transfer has disproved. A turn moves at most TURN_BYTES and then queues
- * behind the other connections of its reactor.
+ * Descriptors are edge triggered, so that a connection costs no epoll_ctl after it was accepted:
+ * `readable` and `writable` say what epoll last said and no short transfer has disproved. A turn
+ * moves at most TURN_BYTES and then queues behind the other connections of its reactor.
  */
 #include "te/transport/tcp.h"
 
@@ -22,22 +27,24 @@
 
 #include "base/log.h"
 
-#define LISTEN_BACKLOG 1024
+#define LISTEN_BACKLOG   1024
 #define ACCEPTS_PER_TURN 64
-#define ACCEPT_PAUSE_NS (100 * MC_MS)
-#define CONNECTIONS_MAX 16384 /* of one engine; more are closed at once */
-#define TURN_BYTES (1u << 20)
-#define REPLY_QUEUE 64
-#define READ_AHEAD_LONG 16384 /* many pipelined headers or small writes cost one call */
-#define READ_AHEAD_SHORT 512  /* behind long payloads: copy little */
+#define ACCEPT_PAUSE_NS  (100 * MC_MS)
+#define CONNECTIONS_MAX  16384 /* of one engine; more are closed at once */
+#define TURN_BYTES       (1u << 20)
+#define REPLY_QUEUE      64
+#define READ_AHEAD_LONG  16384 /* many pipelined headers or small writes cost one call */
+#define READ_AHEAD_SHORT 512   /* behind long payloads: copy little */
 #define LONG_WRITE_BYTES 32768
-#define LINGER_BYTES (64ull << 20) /* of a rejected request's payload, read and dropped so that the status arrives */
+#define LINGER_BYTES                                                                               \
+    (64ull << 20) /* of a rejected request's payload, read and dropped so that the status arrives  \
+                   */
 
 struct tcp_reply {
     struct mc_memory *memory; /* NULL without payload */
     const char *payload;
     uint64_t length;
-    uint64_t status_word; /* as on the wire */
+    uint64_t status_word;   /* as on the wire */
     uint32_t status_length; /* 0 in the plain protocol */
 };
 
@@ -67,7 +74,7 @@ struct tcp_connection {
 
     uint64_t lingered;
     uint32_t reply_first, reply_count;
-    uint64_t reply_sent; /* bytes of the first reply */
+    uint64_t reply_sent;     /* bytes of the first reply */
     uint64_t reply_payloads; /* replies queued that still read memory */
     struct tcp_reply replies[REPLY_QUEUE];
 
@@ -76,12 +83,15 @@ struct tcp_connection {
     unsigned char input[READ_AHEAD_LONG];
 };
 
-static struct tcp_metrics *metrics_of(const struct tcp_connection *c) { return &c->shard->transport->metrics; }
+static struct tcp_metrics *metrics_of(const struct tcp_connection *c) {
+    return &c->shard->transport->metrics;
+}
 
-/* ---- replies --------------------------------------------------------------------------------------------- */
+/* ---- replies
+ * --------------------------------------------------------------------------------------------- */
 
-static void push_reply(struct tcp_connection *c, bool acked, unsigned code, struct mc_memory *memory,
-                       const char *payload, uint64_t length) {
+static void push_reply(struct tcp_connection *c, bool acked, unsigned code,
+                       struct mc_memory *memory, const char *payload, uint64_t length) {
     MC_ASSERT(c->reply_count < REPLY_QUEUE);
     struct tcp_reply *reply = &c->replies[(c->reply_first + c->reply_count) % REPLY_QUEUE];
     *reply = (struct tcp_reply){.memory = memory,
@@ -95,7 +105,9 @@ static void push_reply(struct tcp_connection *c, bool acked, unsigned code, stru
     }
 }
 
-static uint64_t reply_bytes(const struct tcp_reply *reply) { return reply->status_length + reply->length; }
+static uint64_t reply_bytes(const struct tcp_reply *reply) {
+    return reply->status_length + reply->length;
+}
 
 static void pop_reply(struct tcp_connection *c) {
     struct tcp_reply *reply = &c->replies[c->reply_first];
@@ -108,8 +120,10 @@ static void pop_reply(struct tcp_connection *c) {
     c->reply_sent = 0;
 }
 
-/* Describes the unsent replies, at most `limit` bytes of payload more than the first status words. */
-static int gather_replies(const struct tcp_connection *c, struct iovec *iov, uint64_t limit, uint64_t *total) {
+/* Describes the unsent replies, at most `limit` bytes of payload more than the first status words.
+ */
+static int gather_replies(const struct tcp_connection *c, struct iovec *iov, uint64_t limit,
+                          uint64_t *total) {
     int count = 0;
     uint64_t skip = c->reply_sent;
     *total = 0;
@@ -160,6 +174,7 @@ static bool send_replies(struct tcp_connection *c, uint64_t *budget) {
     struct iovec iov[2 * REPLY_QUEUE];
     uint64_t total;
     int count = gather_replies(c, iov, *budget, &total);
+    MC_ASSERT(count > 0);
     size_t n = 0;
     if (c->stream.ops->writev(&c->stream, iov, count, &n) != MC_OK) {
         return false;
@@ -173,7 +188,8 @@ static bool send_replies(struct tcp_connection *c, uint64_t *budget) {
     return true;
 }
 
-/* ---- requests -------------------------------------------------------------------------------------------- */
+/* ---- requests
+ * -------------------------------------------------------------------------------------------- */
 
 static void finish_write(struct tcp_connection *c) {
     mc_memory_release(c->write_memory);
@@ -187,8 +203,8 @@ static void finish_write(struct tcp_connection *c) {
 static void refuse(struct tcp_connection *c, const struct tcp_header *h) {
     char peer[MC_HOST_MAX + 8];
     mc_addr_format(&c->peer, peer, sizeof(peer));
-    mc_warn_limited("tcp: request outside registered memory: peer=%s op=%s addr=0x%llx size=%llu", peer,
-                    (h->opcode & ~TCP_OPCODE_ACKED) == TCP_OPCODE_WRITE ? "write" : "read",
+    mc_warn_limited("tcp: request outside registered memory: peer=%s op=%s addr=0x%llx size=%llu",
+                    peer, (h->opcode & ~TCP_OPCODE_ACKED) == TCP_OPCODE_WRITE ? "write" : "read",
                     (unsigned long long)h->addr, (unsigned long long)h->size);
     mc_metric_add(&metrics_of(c)->rejected, 1);
     if (h->opcode & TCP_OPCODE_ACKED) {
@@ -223,9 +239,11 @@ static void begin_request(struct tcp_connection *c, const struct tcp_header *h) 
     }
 }
 
-/* A header can be taken up: it is here whole, its reply has room, and a write waits until queued reads left memory. */
+/* A header can be taken up: it is here whole, its reply has room, and a write waits until queued
+ * reads left memory. */
 static bool may_begin(const struct tcp_connection *c) {
-    if (c->refused || c->input_end - c->input_begin < TCP_HEADER_BYTES || c->reply_count == REPLY_QUEUE) {
+    if (c->refused || c->input_end - c->input_begin < TCP_HEADER_BYTES ||
+        c->reply_count == REPLY_QUEUE) {
         return false;
     }
     uint8_t opcode = c->input[c->input_begin + 16] & (uint8_t)~TCP_OPCODE_ACKED;
@@ -260,18 +278,22 @@ static void take_input(struct tcp_connection *c) {
     }
     if (c->input_begin == c->input_end) {
         c->input_begin = c->input_end = 0;
-    } else if (c->input_begin > READ_AHEAD_LONG / 2 || c->input_end - c->input_begin < TCP_HEADER_BYTES) {
+    } else if (c->input_begin > READ_AHEAD_LONG / 2 ||
+               c->input_end - c->input_begin < TCP_HEADER_BYTES) {
         memmove(c->input, c->input + c->input_begin, c->input_end - c->input_begin);
         c->input_end -= c->input_begin;
         c->input_begin = 0;
     }
 }
 
-/* ---- input ----------------------------------------------------------------------------------------------- */
+/* ---- input
+ * -----------------------------------------------------------------------------------------------
+ */
 
-/* Where the next bytes belong: the rest of a write's payload, then the read-ahead buffer when it is empty or holds less
- * than a header. Nothing while earlier input waits for replies to leave. */
-static int place_input(struct tcp_connection *c, struct iovec iov[2], uint64_t limit, uint64_t *total) {
+/* Where the next bytes belong: the rest of a write's payload, then the read-ahead buffer when it is
+ * empty or holds less than a header. Nothing while earlier input waits for replies to leave. */
+static int place_input(struct tcp_connection *c, struct iovec iov[2], uint64_t limit,
+                       uint64_t *total) {
     int count = 0;
     *total = 0;
     uint32_t buffered = c->input_end - c->input_begin;
@@ -312,8 +334,8 @@ static void input_came(struct tcp_connection *c, uint64_t n) {
 }
 
 /* One receive. False when the connection is broken or ended inside a request. */
-static bool receive_input(struct tcp_connection *c, const struct iovec *iov, int count, uint64_t total,
-                          uint64_t *budget) {
+static bool receive_input(struct tcp_connection *c, const struct iovec *iov, int count,
+                          uint64_t total, uint64_t *budget) {
     size_t n = 0;
     enum mc_status status = c->stream.ops->readv(&c->stream, iov, count, &n);
     if (status == MC_ERR_CLOSED) {
@@ -332,7 +354,8 @@ static bool receive_input(struct tcp_connection *c, const struct iovec *iov, int
     return c->lingered < LINGER_BYTES;
 }
 
-/* ---- the turn -------------------------------------------------------------------------------------------- */
+/* ---- the turn
+ * -------------------------------------------------------------------------------------------- */
 
 static void free_connection(struct tcp_connection *c) {
     if (!c->task_queued) {
@@ -367,10 +390,12 @@ static void connection_broken(struct tcp_connection *c) {
     close_connection(c);
 }
 
-/* All replies are out. True when nothing is left to do for a connection that takes no more requests. */
+/* All replies are out. True when nothing is left to do for a connection that takes no more
+ * requests. */
 static bool may_close(struct tcp_connection *c) {
     if (c->refused && !c->output_done) {
-        /* Closing over unread input would reset the connection and could destroy the status on its way. */
+        /* Closing over unread input would reset the connection and could destroy the status on its
+         * way. */
         shutdown(c->stream.fd, SHUT_WR);
         c->output_done = true;
     }
@@ -431,7 +456,8 @@ static void on_continue(struct mc_task *task) {
     run_connection(c);
 }
 
-/* ---- accepting ------------------------------------------------------------------------------------------- */
+/* ---- accepting
+ * ------------------------------------------------------------------------------------------- */
 
 static void on_adopt(struct mc_task *task) {
     struct tcp_connection *c = mc_container_of(task, struct tcp_connection, task);
@@ -497,9 +523,11 @@ static void on_acceptable(struct mc_reactor_fd *ready, uint32_t events) {
         if (status == MC_ERR_NOT_FOUND) {
             return;
         }
-        if (status != MC_OK) { /* descriptors ran out: the listener stays readable, so look away for a while */
+        if (status != MC_OK) { /* descriptors ran out: the listener stays readable, so look away for
+                                  a while */
             mc_reactor_modify(reactor, ready, 0);
-            mc_timer_start(reactor, &server->accept_pause, mc_now_ns(mc_clock_system()) + ACCEPT_PAUSE_NS);
+            mc_timer_start(reactor, &server->accept_pause,
+                           mc_now_ns(mc_clock_system()) + ACCEPT_PAUSE_NS);
             return;
         }
         take_connection(server, fd, &peer);
@@ -511,7 +539,8 @@ static void on_accept_again(struct mc_timer *timer) {
     mc_reactor_modify(server->transport->shards[0].reactor, &server->listener, EPOLLIN);
 }
 
-/* ---- start, sweep, stop ---------------------------------------------------------------------------------- */
+/* ---- start, sweep, stop
+ * ---------------------------------------------------------------------------------- */
 
 struct listener_call {
     struct tcp_server *server;
@@ -520,7 +549,8 @@ struct listener_call {
 
 static void add_listener(void *arg) {
     struct listener_call *call = arg;
-    call->status = mc_reactor_add(call->server->transport->shards[0].reactor, &call->server->listener);
+    call->status =
+        mc_reactor_add(call->server->transport->shards[0].reactor, &call->server->listener);
 }
 
 enum mc_status tcp_server_start(struct tcp_server *server, struct tcp_transport *transport) {
@@ -530,8 +560,8 @@ enum mc_status tcp_server_start(struct tcp_server *server, struct tcp_transport 
     mc_rng_seed_system(&rng);
     server->transport = transport;
     mc_timer_init(&server->accept_pause, on_accept_again);
-    MC_TRY(mc_listen_range(config->host, config->port_min, config->port_max, &rng, LISTEN_BACKLOG, &fd,
-                           &server->port));
+    MC_TRY(mc_listen_range(config->host, config->port_min, config->port_max, &rng, LISTEN_BACKLOG,
+                           &fd, &server->port));
     server->listener = (struct mc_reactor_fd){fd, EPOLLIN, on_acceptable};
     struct listener_call call = {.server = server, .status = MC_OK};
     mc_reactor_call(transport->shards[0].reactor, add_listener, &call);
@@ -563,8 +593,9 @@ void tcp_server_close_all(struct tcp_shard *shard) {
     }
 }
 
-/* A connection inside a request that moved nothing since the last sweeps holds memory that somebody may want to
- * unregister: it is closed. Idle connections stay; keep-alive finds those whose peer has vanished. */
+/* A connection inside a request that moved nothing since the last sweeps holds memory that somebody
+ * may want to unregister: it is closed. Idle connections stay; keep-alive finds those whose peer
+ * has vanished. */
 void tcp_server_sweep(struct tcp_shard *shard) {
     for (struct mc_list *i = shard->connections.next, *next; i != &shard->connections; i = next) {
         struct tcp_connection *c = mc_container_of(i, struct tcp_connection, link);
