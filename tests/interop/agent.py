@@ -36,7 +36,7 @@ class Agent:
     # -- store: single objects
 
     def open_store(self, **config):
-        self.store = self.backend.Store(**config)
+        self.store = (self.backend.StoreC if os.environ.get("MOONCAKE_TEST_ABI") else self.backend.Store)(**config)
 
     def put(self, key, seed, size, **config):
         return self.store.put(key, value(seed, size), **config)

@@ -313,6 +313,7 @@ class Peers:
                 return raw_call(ports[0], "ServiceReady")[0] == 0
 
             if self.until(f"master of {who}", popen, ready):
+                ports[2] = ports[2] if metadata_server else 0
                 return Master(popen, *ports, lambda: self.master(who, metadata_server, args, ports[0], ports[1]))
         raise Died(f"the master of {who} does not start")
 
@@ -351,7 +352,9 @@ class Peers:
         return Agent(popen, f"agent-{who}-{popen.pid}", log)
 
     def store(self, who, master, metadata="P2PHANDSHAKE", segment=0, buffer=160 << 20, env=None):
-        """An agent with an open store client. The environment leaves upstream's short cut (memcpy) as it is."""
+        """An agent with an open store client; "ours-abi" is ours through upstream's C ABI."""
+        if who == "ours-abi":
+            who, env = "ours", dict(env or {}, MOONCAKE_TEST_ABI="1")
         agent = self.agent(who, env)
         agent.open_store(master=master.address, metadata=metadata, segment=segment, buffer=buffer)
         return agent
