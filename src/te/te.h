@@ -26,6 +26,7 @@ struct mc_memory {
     char location[64];
     bool remote;        /* peers may address it */
     int memfd;          /* of mc_memory_alloc, mappable by same-host peers; else -1 */
+    int32_t shm_slot;   /* of the shm transport; -1 = not offered */
     _Atomic uint32_t users; /* peers' requests in progress on it; unregistering waits for zero */
 };
 
@@ -112,6 +113,10 @@ struct mc_transport_ops {
     void (*stop)(struct mc_transport *t);
     /* Adds the transport's keys to the engine's descriptor (a jansson object). May be NULL. */
     void (*describe)(struct mc_transport *t, void *json_object);
+    /* Memory becomes addressable by peers, or ceases to be: when memory_removed returns, no peer touches it through this
+     * transport. May be NULL. (Transports that serve requests by mc_memory_acquire need neither.) */
+    void (*memory_added)(struct mc_transport *t, struct mc_memory *memory);
+    void (*memory_removed)(struct mc_transport *t, struct mc_memory *memory);
     /* Lower is better; UINT32_MAX = cannot reach this peer. */
     uint32_t (*cost)(struct mc_transport *t, struct mc_segment *segment, const struct mc_peer_desc *desc);
     /* Whether this slice, to a segment that cost() accepts, can be served; false sends it to the next transport without

@@ -1,0 +1,135 @@
+/*
+ * Handshake client: connect, one frame out, one frame in, all within a deadline. The reply's type must be the request's
+ * and its length within the limit before anything is stored.
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "io/io.h"
+#include "meta/meta.h"
+
+static uint64_t env_number(const char *name, uint64_t min, uint64_t max, uint64_t otherwise) {
+    const char *text = getenv(name);
+    uint64_t value;
+    if (text == NULL || text[0] == '\0') {
+        return otherwise;
+    }
+    if (mc_parse_u64(text, min, max, &value) != MC_OK) {
+        mc_warn("environment variable ignored name=%s value=\"%s\" accepted=%llu..%llu used=%llu", name,
+                text, (unsigned long long)min, (unsigned long long)max,
+                (unsigned long long)otherwise);
+        return otherwise;
+    }
+    return value;
+}
+
+void mc_handshake_limits_init(struct mc_handshake_limits *limits) {
+    *limits = (struct mc_handshake_limits){
+        .max_frame_bytes = env_number("MC_HANDSHAKE_MAX_LENGTH", 1u << 20, 128u << 20, 1u << 20),
+        .connect_timeout_ms =
+            (uint32_t)env_number("MC_HANDSHAKE_CONNECT_TIMEOUT", 1, 3599, 5) * 1000u,
+        .reply_timeout_ms = 60000,
+        .serve_timeout_ms = 5000,
+        .max_connections = 1024,
+    };
+}
+
+static enum mc_status exchange(int fd, enum mc_handshake_type type, struct mc_str body,
+                               uint64_t max_bytes, uint64_t deadline_ns, struct mc_buf *reply) {
+    struct __attribute__((packed)) {
+        uint64_t length;
+        uint8_t type;
+    } head = {1 + body.len, (uint8_t)type};
+    struct iovec iov[2] = {{&head, sizeof(head)}, {(void *)(uintptr_t)body.ptr, body.len}};
+    MC_TRY(mc_send_all(fd, iov, 2, deadline_ns));
+    MC_TRY(mc_recv_all(fd, &head, sizeof(head), deadline_ns));
+    if (head.length == 0 || head.length > max_bytes || head.type != (uint8_t)type) {
+        return MC_ERR_PROTOCOL;
+    }
+    mc_buf_clear(reply);
+    mc_buf_reserve(reply, head.length);
+    MC_TRY(mc_recv_all(fd, reply->data, head.length - 1, deadline_ns));
+    reply->len = head.length - 1;
+    return MC_OK;
+}
+
+static enum mc_status call(const char *host, uint16_t port, enum mc_handshake_type type,
+                           struct mc_str body, const struct mc_handshake_limits *limits,
+                           uint64_t deadline_ns, struct mc_buf *reply) {
+    const char *step = "frame";
+    enum mc_status status = MC_ERR_PROTOCOL;
+    struct mc_addr addr;
+    int fd = -1;
+    if (1 + body.len > limits->max_frame_bytes) {
+        goto out;
+    }
+    step = "resolve";
+    status = mc_addr_resolve(host, port, &addr);
+    if (status != MC_OK) {
+        goto out;
+    }
+    step = "connect";
+    uint64_t now = mc_now_ns(mc_clock_system());
+    status = mc_connect(&addr, mc_min_u64(deadline_ns, now + limits->connect_timeout_ms * MC_MS), &fd);
+    if (status != MC_OK) {
+        goto out;
+    }
+    step = "exchange";
+    now = mc_now_ns(mc_clock_system());
+    status = exchange(fd, type, body, limits->max_frame_bytes,
+                      mc_min_u64(deadline_ns, now + limits->reply_timeout_ms * MC_MS), reply);
+    close(fd);
+out:
+    if (status != MC_OK) {
+        mc_warn_limited("handshake failed peer=%s port=%u type=%d step=%s status=%s", host,
+                        (unsigned)port, (int)type, step, mc_status_name(status));
+    }
+    return status;
+}
+
+enum mc_status mc_handshake_metadata(const char *host, uint16_t port, struct mc_str own_descriptor,
+                                     const struct mc_handshake_limits *limits, uint64_t deadline_ns,
+                                     struct mc_buf *reply) {
+    return call(host, port, MC_HANDSHAKE_METADATA, own_descriptor, limits, deadline_ns, reply);
+}
+
+enum mc_status mc_handshake_notify(const char *host, uint16_t port, const char *name,
+                                   const char *message, const struct mc_handshake_limits *limits,
+                                   uint64_t deadline_ns) {
+    json_t *json = json_pack("{s:s, s:s}", "name", name, "notify_msg", message);
+    if (json == NULL) { /* not UTF-8 */
+        return MC_INVALID_PARAMS;
+    }
+    char *text = json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    struct mc_buf reply = {0};
+    enum mc_status status =
+        call(host, port, MC_HANDSHAKE_NOTIFY, mc_str_from(text), limits, deadline_ns, &reply);
+    free(text);
+    if (status == MC_OK) {
+        json_t *answer = json_loadb(reply.data, reply.len, 0, NULL);
+        const char *message_back = json_string_value(json_object_get(answer, "notify_msg"));
+        status = message_back != NULL && message_back[0] != '\0' ? MC_OK : MC_ERR_REJECTED;
+        json_decref(answer);
+    }
+    mc_buf_free(&reply);
+    return status;
+}
+
+enum mc_status mc_handshake_probe(const char *host, uint16_t port,
+                                  const struct mc_handshake_limits *limits, uint64_t deadline_ns) {
+    struct mc_buf reply = {0};
+    enum mc_status status =
+        call(host, port, MC_HANDSHAKE_PROBE, MC_STR("{}"), limits, deadline_ns, &reply);
+    if (status == MC_OK) {
+        json_t *answer = json_loadb(reply.data, reply.len, 0, NULL);
+        const char *text = json_string_value(json_object_get(answer, "status"));
+        status = text != NULL && strcmp(text, "success") == 0 ? MC_OK : MC_ERR_REJECTED;
+        json_decref(answer);
+    }
+    mc_buf_free(&reply);
+    return status;
+}

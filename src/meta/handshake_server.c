@@ -1,0 +1,318 @@
+/*
+ * Handshake server: one listener and its connections on one reactor.
+ *
+ * A connection is a straight walk: length, body, answer written, our side shut, the peer closes. Nothing waits: a peer
+ * that stalls holds only its own connection, and the timer of its whole life ends that. Bytes are stored as they
+ * arrive, so a peer that claims a long frame and sends none costs nothing.
+ */
+#include <errno.h>
+#include <jansson.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "io/io.h"
+#include "meta/meta.h"
+
+#define READ_CHUNK 16384
+
+enum conn_state { CONN_READING, CONN_WRITING, CONN_CLOSING };
+
+struct mc_handshake_server {
+    struct mc_reactor *reactor;
+    struct mc_handshake_handler handler;
+    struct mc_handshake_limits limits;
+    struct mc_reactor_fd listener;
+    struct mc_list conns;
+    unsigned conn_count;
+    enum mc_status start_status;
+    struct mc_metrics *metrics;
+    struct mc_metric requests[4]; /* by type */
+    struct mc_metric rejected;    /* malformed, timed out or over the limit */
+};
+
+struct conn {
+    struct mc_handshake_server *server;
+    struct mc_list link;
+    struct mc_reactor_fd io;
+    struct mc_stream stream;
+    struct mc_timer timer;
+    enum conn_state state;
+    struct mc_buf in;
+    struct mc_buf out;
+    size_t sent;
+};
+
+static void conn_free(struct conn *c) {
+    mc_timer_stop(c->server->reactor, &c->timer);
+    mc_reactor_remove(c->server->reactor, &c->io);
+    c->stream.ops->close(&c->stream);
+    mc_list_del(&c->link);
+    c->server->conn_count--;
+    mc_buf_free(&c->in);
+    mc_buf_free(&c->out);
+    free(c);
+}
+
+static void conn_reject(struct conn *c, const char *why) {
+    mc_metric_add(&c->server->rejected, 1);
+    mc_warn_limited("handshake connection closed reason=\"%s\"", why);
+    conn_free(c);
+}
+
+static void on_conn_timer(struct mc_timer *timer) {
+    struct conn *c = mc_container_of(timer, struct conn, timer);
+    if (c->state == CONN_CLOSING) { /* answered; the peer is slow to close */
+        conn_free(c);
+    } else {
+        conn_reject(c, "the peer took too long");
+    }
+}
+
+/* ---- answers --------------------------------------------------------------------------------------------- */
+
+static void put_json(struct mc_buf *out, json_t *json) {
+    char *text = json_dumps(json, JSON_COMPACT);
+    MC_ASSERT(text != NULL);
+    mc_buf_puts(out, text);
+    free(text);
+    json_decref(json);
+}
+
+static struct mc_str json_text(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_string(value)
+               ? (struct mc_str){json_string_value(value), json_string_length(value)}
+               : (struct mc_str){NULL, 0};
+}
+
+static enum mc_status answer_notify(struct conn *c, struct mc_str body) {
+    json_t *request = json_loadb(body.ptr, body.len, 0, NULL);
+    if (!json_is_object(request)) {
+        json_decref(request);
+        return MC_ERR_PROTOCOL;
+    }
+    enum mc_status status =
+        c->server->handler.notify(c->server->handler.ctx, json_text(request, "name"),
+                                  json_text(request, "notify_msg"));
+    json_decref(request);
+    put_json(&c->out, json_pack("{s:s, s:s}", "name", "", "notify_msg",
+                                status == MC_OK ? "success" : ""));
+    return MC_OK;
+}
+
+static void answer_connection(struct conn *c, struct mc_str body) {
+    json_t *request = json_loadb(body.ptr, body.len, 0, NULL);
+    json_t *path = json_object_get(request, "local_nic_path");
+    put_json(&c->out, json_pack("{s:s, s:s, s:[], s:s}", "local_nic_path", "", "peer_nic_path",
+                                json_is_string(path) ? json_string_value(path) : "", "qp_num",
+                                "reply_msg", "no RDMA here"));
+    json_decref(request);
+}
+
+static enum mc_status answer_body(struct conn *c, unsigned type, struct mc_str body) {
+    switch (type) {
+    case MC_HANDSHAKE_CONNECTION:
+        answer_connection(c, body);
+        return MC_OK;
+    case MC_HANDSHAKE_METADATA:
+        c->server->handler.metadata(c->server->handler.ctx, &c->out);
+        return MC_OK;
+    case MC_HANDSHAKE_NOTIFY:
+        return answer_notify(c, body);
+    case MC_HANDSHAKE_PROBE:
+        mc_buf_puts(&c->out, "{\"status\":\"success\"}");
+        return MC_OK;
+    default:
+        return MC_ERR_PROTOCOL;
+    }
+}
+
+/* The request is complete in c->in. Peers from before the type byte send JSON right away and get it so. */
+static enum mc_status answer(struct conn *c) {
+    struct mc_str body = {c->in.data + 8, c->in.len - 8};
+    bool legacy = body.ptr[0] == '{';
+    unsigned type = legacy ? MC_HANDSHAKE_CONNECTION : (uint8_t)body.ptr[0];
+    uint64_t length = 0;
+    mc_buf_append(&c->out, &length, sizeof(length));
+    if (!legacy) {
+        mc_buf_putc(&c->out, (char)type);
+        body.ptr++;
+        body.len--;
+    }
+    MC_TRY(answer_body(c, type, body));
+    mc_metric_add(&c->server->requests[type], 1);
+    length = c->out.len - 8;
+    memcpy(c->out.data, &length, sizeof(length));
+    return MC_OK;
+}
+
+/* ---- the walk -------------------------------------------------------------------------------------------- */
+
+static void conn_write(struct conn *c) {
+    while (c->sent < c->out.len) {
+        struct iovec iov = {c->out.data + c->sent, c->out.len - c->sent};
+        size_t n = 0;
+        if (c->stream.ops->writev(&c->stream, &iov, 1, &n) != MC_OK) {
+            conn_reject(c, "the peer went away before the answer");
+            return;
+        }
+        if (n == 0) {
+            mc_reactor_modify(c->server->reactor, &c->io, EPOLLOUT);
+            return;
+        }
+        c->sent += n;
+    }
+    c->state = CONN_CLOSING;
+    shutdown(c->stream.fd, SHUT_WR);
+    mc_reactor_modify(c->server->reactor, &c->io, EPOLLIN);
+}
+
+/* Reads what is there, up to the end of the frame. *complete says whether it is whole. */
+static enum mc_status conn_read(struct conn *c, bool *complete) {
+    *complete = false;
+    for (;;) {
+        uint64_t want = 8;
+        if (c->in.len >= 8) {
+            uint64_t length;
+            memcpy(&length, c->in.data, sizeof(length));
+            if (length == 0 || length > c->server->limits.max_frame_bytes) {
+                return MC_ERR_PROTOCOL;
+            }
+            want = 8 + length;
+        }
+        if (c->in.len == want) {
+            *complete = true;
+            return MC_OK;
+        }
+        size_t chunk = (size_t)mc_min_u64(want - c->in.len, READ_CHUNK);
+        mc_buf_reserve(&c->in, chunk);
+        struct iovec iov = {c->in.data + c->in.len, chunk};
+        size_t n = 0;
+        MC_TRY(c->stream.ops->readv(&c->stream, &iov, 1, &n));
+        if (n == 0) {
+            return MC_OK;
+        }
+        c->in.len += n;
+    }
+}
+
+static void on_conn_ready(struct mc_reactor_fd *io, uint32_t events) {
+    struct conn *c = mc_container_of(io, struct conn, io);
+    if (c->state == CONN_CLOSING) { /* whatever arrives now, the end or noise, ends it */
+        conn_free(c);
+        return;
+    }
+    if (c->state == CONN_READING) {
+        bool complete;
+        enum mc_status status = conn_read(c, &complete);
+        if (status == MC_ERR_CLOSED && c->in.len == 0) {
+            conn_free(c); /* a port check */
+            return;
+        }
+        if (status == MC_OK && !complete) {
+            return;
+        }
+        if (status != MC_OK || answer(c) != MC_OK) {
+            conn_reject(c, "malformed or cut off request");
+            return;
+        }
+        c->state = CONN_WRITING;
+    }
+    conn_write(c);
+}
+
+static void conn_start(struct mc_handshake_server *server, int fd) {
+    struct conn *c = mc_zalloc(sizeof(*c));
+    c->server = server;
+    c->state = CONN_READING;
+    mc_stream_plain(&c->stream, fd);
+    mc_timer_init(&c->timer, on_conn_timer);
+    c->io = (struct mc_reactor_fd){.fd = fd, .events = EPOLLIN, .on_ready = on_conn_ready};
+    if (mc_reactor_add(server->reactor, &c->io) != MC_OK) {
+        c->stream.ops->close(&c->stream);
+        free(c);
+        return;
+    }
+    mc_list_push_back(&server->conns, &c->link);
+    server->conn_count++;
+    mc_timer_start(server->reactor, &c->timer,
+                   mc_now_ns(mc_clock_system()) + server->limits.serve_timeout_ms * MC_MS);
+}
+
+static void on_listener_ready(struct mc_reactor_fd *io, uint32_t events) {
+    struct mc_handshake_server *server = mc_container_of(io, struct mc_handshake_server, listener);
+    int fd;
+    struct mc_addr peer;
+    while (mc_accept(io->fd, &fd, &peer) == MC_OK) {
+        if (server->conn_count >= server->limits.max_connections) {
+            mc_metric_add(&server->rejected, 1);
+            mc_warn_limited("handshake connection refused limit=%u", server->limits.max_connections);
+            close(fd);
+            continue;
+        }
+        conn_start(server, fd);
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------ */
+
+static void start_on_reactor(void *arg) {
+    struct mc_handshake_server *server = arg;
+    server->start_status = mc_reactor_add(server->reactor, &server->listener);
+}
+
+static void stop_on_reactor(void *arg) {
+    struct mc_handshake_server *server = arg;
+    mc_reactor_remove(server->reactor, &server->listener);
+    while (!mc_list_empty(&server->conns)) {
+        conn_free(mc_container_of(server->conns.next, struct conn, link));
+    }
+}
+
+static void register_metrics(struct mc_handshake_server *server) {
+    static const char *const labels[] = {"type=\"connection\"", "type=\"metadata\"",
+                                         "type=\"notify\"", "type=\"probe\""};
+    for (size_t i = 0; i < MC_ARRAY_LEN(labels); i++) {
+        mc_metrics_register(server->metrics, MC_METRIC_COUNTER, "mooncake_te_handshake_requests_total",
+                            labels[i], "handshake requests answered", &server->requests[i]);
+    }
+    mc_metrics_register(server->metrics, MC_METRIC_COUNTER, "mooncake_te_handshake_rejected_total", "",
+                        "handshake connections closed: malformed, too slow or too many",
+                        &server->rejected);
+}
+
+enum mc_status mc_handshake_serve(struct mc_reactor *reactor, int listen_fd,
+                                  const struct mc_handshake_handler *handler,
+                                  const struct mc_handshake_limits *limits,
+                                  struct mc_metrics *metrics, struct mc_handshake_server **out) {
+    struct mc_handshake_server *server = mc_zalloc(sizeof(*server));
+    server->reactor = reactor;
+    server->handler = *handler;
+    server->limits = *limits;
+    server->metrics = metrics;
+    mc_list_init(&server->conns);
+    server->listener =
+        (struct mc_reactor_fd){.fd = listen_fd, .events = EPOLLIN, .on_ready = on_listener_ready};
+    mc_reactor_call(reactor, start_on_reactor, server);
+    if (server->start_status != MC_OK) {
+        enum mc_status status = server->start_status;
+        close(listen_fd);
+        free(server);
+        return status;
+    }
+    register_metrics(server);
+    *out = server;
+    return MC_OK;
+}
+
+void mc_handshake_stop(struct mc_handshake_server *server) {
+    if (server == NULL) {
+        return;
+    }
+    mc_reactor_call(server->reactor, stop_on_reactor, server);
+    close(server->listener.fd);
+    mc_metrics_unregister_range(server->metrics, server, sizeof(*server));
+    free(server);
+}

@@ -1,0 +1,360 @@
+/*
+ * The engine's life: options, reactors, handshake listener, transports, and their end in the reverse order.
+ *
+ * Bind, then publish: the listener's port is ours before anybody hears of it, and the name is published last, when
+ * everything that a peer may ask for answers.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "base/export.h"
+#include "base/log.h"
+#include "te/internal.h"
+
+#define LISTEN_BACKLOG 128
+#define REPLY_TIMEOUT_MS 10000
+#define DEFAULT_LANES 4
+
+MC_PUBLIC uint64_t mc_deadline_in_ms(uint64_t ms) {
+    uint64_t now = mc_now_ns(mc_clock_system());
+    return ms >= (MC_WAIT_FOREVER - now) / MC_MS ? MC_WAIT_FOREVER : now + ms * MC_MS;
+}
+
+/* ---- options and identity -------------------------------------------------------------------------------- */
+
+static unsigned usable_cores(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+}
+
+static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_engine_options *in) {
+    struct mc_engine_options *o = &engine->options;
+    *o = *in;
+    if (o->port_min > o->port_max || o->port_min == 0) {
+        mc_error("port range is empty min=%u max=%u", (unsigned)o->port_min, (unsigned)o->port_max);
+        return MC_INVALID_PARAMS;
+    }
+    if (o->reactors == 0) {
+        o->reactors = (unsigned)mc_min_u64(2, usable_cores());
+    }
+    if (o->reactors > MC_ARRAY_LEN(engine->reactors) || o->lanes_per_peer > 64) {
+        return MC_INVALID_PARAMS;
+    }
+    o->lanes_per_peer = o->lanes_per_peer == 0 ? DEFAULT_LANES : o->lanes_per_peer;
+    o->connect_timeout_ms = o->connect_timeout_ms == 0 ? 5000 : o->connect_timeout_ms;
+    o->metadata = mc_strdup(in->metadata != NULL ? in->metadata : "P2PHANDSHAKE");
+    o->local_name = in->local_name != NULL && in->local_name[0] != '\0' ? mc_strdup(in->local_name) : NULL;
+    o->host = in->host != NULL && in->host[0] != '\0' ? mc_strdup(in->host) : NULL;
+    engine->cache_descriptors = getenv("MC_DISABLE_METACACHE") == NULL;
+    return MC_OK;
+}
+
+static void free_options(struct mc_engine_options *o) {
+    free((char *)(uintptr_t)o->metadata);
+    free((char *)(uintptr_t)o->local_name);
+    free((char *)(uintptr_t)o->host);
+}
+
+/* Same host = same boot id: a name or an address does not say it. */
+static void read_boot_id(char out[40]) {
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, out, 39) : -1;
+    out[n > 0 ? n : 0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+/* With P2P the segment's name is where the handshake listens; in it the host part of local_name, if any, comes before
+ * what the machine thinks of itself. */
+static enum mc_status choose_host(struct mc_engine *engine) {
+    const struct mc_engine_options *o = &engine->options;
+    struct mc_hostport named;
+    if (o->host != NULL) {
+        snprintf(engine->host, sizeof(engine->host), "%s", o->host);
+    } else if (mc_meta_is_p2p(engine->meta) && o->local_name != NULL) {
+        MC_TRY(mc_hostport_parse(o->local_name, &named));
+        snprintf(engine->host, sizeof(engine->host), "%s", named.host);
+    } else {
+        mc_local_ip(engine->host, sizeof(engine->host));
+    }
+    return mc_name_ok(engine->host, sizeof(engine->host)) ? MC_OK : MC_ERR_BAD_ADDRESS;
+}
+
+static enum mc_status listen_handshake(struct mc_engine *engine, int *fd) {
+    const struct mc_engine_options *o = &engine->options;
+    const char *bind_host = o->host != NULL ? o->host : "";
+    uint16_t port = o->rpc_port;
+    struct mc_hostport named;
+    if (port == 0 && getenv("MC_LEGACY_RPC_PORT_BINDING") != NULL && o->local_name != NULL &&
+        mc_hostport_parse(o->local_name, &named) == MC_OK) {
+        port = named.port;
+    }
+    if (port != 0) {
+        return mc_listen(bind_host, port, LISTEN_BACKLOG, fd, &engine->rpc_port);
+    }
+    struct mc_rng rng;
+    mc_rng_seed_system(&rng);
+    return mc_listen_range(bind_host, o->port_min, o->port_max, &rng, LISTEN_BACKLOG, fd,
+                           &engine->rpc_port);
+}
+
+static enum mc_status choose_name(struct mc_engine *engine) {
+    char text[MC_HOST_MAX + 8];
+    if (!mc_meta_is_p2p(engine->meta) && engine->options.local_name != NULL) {
+        if (!mc_name_ok(engine->options.local_name, sizeof(engine->name))) {
+            return MC_INVALID_PARAMS;
+        }
+        snprintf(engine->name, sizeof(engine->name), "%s", engine->options.local_name);
+        return MC_OK;
+    }
+    mc_hostport_format(engine->host, engine->rpc_port, text, sizeof(text));
+    snprintf(engine->name, sizeof(engine->name), "%s", text);
+    return MC_OK;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------------------- */
+
+static void on_metadata(void *ctx, struct mc_buf *reply) { mc_engine_describe(ctx, reply); }
+
+static enum mc_status on_notify(void *ctx, struct mc_str name, struct mc_str message) {
+    return mc_notify_queue(ctx, name, message);
+}
+
+static enum mc_status start_reactors(struct mc_engine *engine) {
+    for (unsigned i = 0; i < engine->options.reactors; i++) {
+        char name[24];
+        snprintf(name, sizeof(name), "mc-te-%u", i);
+        MC_TRY(mc_reactor_create(name, &engine->reactors[i]));
+        engine->reactor_count++;
+    }
+    return MC_OK;
+}
+
+static void register_counters(struct mc_engine *engine, const char *transport,
+                              struct mc_transport_counters *c) {
+    static const char *const ops[] = {"read", "write"};
+    char labels[128];
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(labels, sizeof(labels), "transport=\"%s\",op=\"%s\"", transport, ops[i]);
+        mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_transfer_bytes_total",
+                            labels, "bytes moved by completed slices", &c->bytes[i]);
+        mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slices_total", labels,
+                            "slices completed", &c->slices[i]);
+    }
+    snprintf(labels, sizeof(labels), "transport=\"%s\"", transport);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_failures_total", labels,
+                        "slices that a transport failed", &c->failures);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_retries_total", labels,
+                        "failed slices posted again on the same transport", &c->retries);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_failovers_total", labels,
+                        "failed slices that went to another transport", &c->failovers);
+}
+
+static void register_engine_metrics(struct mc_engine *engine) {
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_tasks_failed_total", "",
+                        "requests that failed but for their deadline", &engine->tasks_failed);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_tasks_timed_out_total", "",
+                        "requests that failed by their deadline", &engine->tasks_timed_out);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_descriptor_fetches_total", "",
+                        "segment descriptors asked for", &engine->refreshes);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_notifications_received_total",
+                        "", "notifications queued", &engine->notify_received);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_notifications_dropped_total",
+                        "", "notifications dropped unread, the queue being full",
+                        &engine->notify_dropped);
+}
+
+static enum mc_status start_transports(struct mc_engine *engine,
+                                       const struct mc_transport_ops *const *table, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        struct mc_transport *t = NULL;
+        unsigned index = engine->transport_count;
+        enum mc_status status = table[i]->start(engine, index, &t);
+        if (status == MC_NOT_SUPPORTED) {
+            continue;
+        }
+        if (status != MC_OK) {
+            mc_error("transport did not start name=%s status=%s", table[i]->name,
+                     mc_status_name(status));
+            return status;
+        }
+        engine->transports[index] = t;
+        engine->transport_count++;
+        engine->local = table[i] == &mc_transport_local_ops ? t : engine->local;
+        register_counters(engine, table[i]->name, &engine->counters[index]);
+    }
+    return MC_OK;
+}
+
+static void stop_transports(struct mc_engine *engine) {
+    while (engine->transport_count > 0) {
+        struct mc_transport *t = engine->transports[--engine->transport_count];
+        t->ops->stop(t);
+    }
+}
+
+static void stop_reactors(struct mc_engine *engine) {
+    while (engine->reactor_count > 0) {
+        mc_reactor_destroy(engine->reactors[--engine->reactor_count]);
+    }
+}
+
+/* ---- create and destroy ---------------------------------------------------------------------------------- */
+
+static void init_parts(struct mc_engine *engine) {
+    struct mc_rng rng;
+    mc_rng_seed_system(&rng);
+    engine->id = mc_uuid_make(&rng);
+    read_boot_id(engine->boot_id);
+    engine->metrics = mc_metrics_create();
+    register_engine_metrics(engine);
+    mc_list_init(&engine->batches);
+    pthread_mutex_init(&engine->batches_lock, NULL);
+    pthread_cond_init(&engine->batches_changed, NULL);
+    mc_workers_create(&engine->workers);
+    mc_memory_init(engine);
+    mc_notify_init(engine);
+    mc_segments_init(engine);
+}
+
+static void destroy_parts(struct mc_engine *engine) {
+    mc_workers_destroy(engine->workers);
+    mc_segments_destroy(engine);
+    stop_transports(engine);
+    stop_reactors(engine);
+    mc_memory_destroy(engine);
+    mc_notify_destroy(engine);
+    mc_meta_close(engine->meta);
+    mc_metrics_destroy(engine->metrics);
+    pthread_mutex_destroy(&engine->batches_lock);
+    pthread_cond_destroy(&engine->batches_changed);
+    free_options(&engine->options);
+    free(engine);
+}
+
+static enum mc_status open_meta(struct mc_engine *engine) {
+    struct mc_handshake_limits limits;
+    mc_handshake_limits_init(&limits);
+    limits.connect_timeout_ms = engine->options.connect_timeout_ms;
+    limits.reply_timeout_ms = REPLY_TIMEOUT_MS;
+    return mc_meta_open(engine->options.metadata, &limits, &engine->meta);
+}
+
+/* The listener serves from here on; the name is known to the store. */
+static enum mc_status go_public(struct mc_engine *engine, int listen_fd) {
+    const struct mc_handshake_handler handler = {engine, on_metadata, on_notify};
+    MC_TRY(mc_handshake_serve(engine->reactors[0], listen_fd, &handler, mc_meta_limits(engine->meta),
+                              engine->metrics, &engine->handshake));
+    MC_TRY(mc_meta_publish_address(engine->meta, engine->name, engine->host, engine->rpc_port));
+    struct mc_buf text = {0};
+    mc_engine_describe(engine, &text);
+    enum mc_status status = mc_meta_publish_descriptor(
+        engine->meta, engine->name, (struct mc_str){text.data, text.len});
+    mc_buf_free(&text);
+    if (status != MC_OK) {
+        mc_meta_withdraw(engine->meta, engine->name);
+    }
+    return status;
+}
+
+enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
+                                     const struct mc_transport_ops *const *table, size_t count,
+                                     struct mc_engine **out) {
+    if (count > MC_TRANSPORT_MAX) {
+        return MC_INVALID_PARAMS;
+    }
+    struct mc_engine *engine = mc_zalloc(sizeof(*engine));
+    int listen_fd = -1;
+    init_parts(engine);
+    enum mc_status status = adopt_options(engine, options);
+    if (status != MC_OK || (status = open_meta(engine)) != MC_OK ||
+        (status = choose_host(engine)) != MC_OK ||
+        (status = listen_handshake(engine, &listen_fd)) != MC_OK) {
+        goto fail;
+    }
+    if ((status = choose_name(engine)) != MC_OK || (status = start_reactors(engine)) != MC_OK ||
+        (status = start_transports(engine, table, count)) != MC_OK) {
+        close(listen_fd);
+        goto fail;
+    }
+    status = go_public(engine, listen_fd); /* owns listen_fd */
+    if (status != MC_OK) {
+        goto fail_public;
+    }
+    mc_info("engine started name=%s host=%s rpc_port=%u", engine->name, engine->host,
+            (unsigned)engine->rpc_port);
+    *out = engine;
+    return MC_OK;
+fail_public:
+    mc_handshake_stop(engine->handshake);
+fail:
+    destroy_parts(engine);
+    return status;
+}
+
+MC_PUBLIC enum mc_status mc_engine_create(const struct mc_engine_options *options,
+                                          struct mc_engine **engine) {
+    return mc_engine_create_with(options, mc_transport_table, mc_transport_count, engine);
+}
+
+/* Ends every unfinished task, lets go of batches that the application still holds, waits for threads inside
+ * mc_transfer. */
+static void end_batches(struct mc_engine *engine) {
+    pthread_mutex_lock(&engine->batches_lock);
+    for (struct mc_list *at = engine->batches.next; at != &engine->batches; at = at->next) {
+        mc_batch_abort(mc_container_of(at, struct mc_batch, link), MC_ERR_CANCELLED);
+    }
+    while (!mc_list_empty(&engine->batches)) {
+        struct mc_batch *batch = mc_container_of(engine->batches.next, struct mc_batch, link);
+        if (batch->on_stack) {
+            pthread_cond_wait(&engine->batches_changed, &engine->batches_lock);
+            continue;
+        }
+        mc_list_del(&batch->link);
+        while (atomic_load_explicit(&batch->word, memory_order_acquire) != MC_BATCH_DONE) {
+            usleep(100); /* a notification is on its way */
+        }
+        mc_batch_drop_segments(batch);
+        batch->engine = NULL;
+    }
+    pthread_mutex_unlock(&engine->batches_lock);
+}
+
+MC_PUBLIC void mc_engine_destroy(struct mc_engine *engine) {
+    if (engine == NULL) {
+        return;
+    }
+    atomic_store_explicit(&engine->closing, true, memory_order_release);
+    mc_meta_withdraw(engine->meta, engine->name);
+    mc_handshake_stop(engine->handshake);
+    end_batches(engine);
+    destroy_parts(engine);
+}
+
+/* ---- questions ------------------------------------------------------------------------------------------- */
+
+MC_PUBLIC const char *mc_engine_name(const struct mc_engine *engine) { return engine->name; }
+MC_PUBLIC uint16_t mc_engine_rpc_port(const struct mc_engine *engine) { return engine->rpc_port; }
+
+MC_PUBLIC char *mc_engine_metrics(struct mc_engine *engine) {
+    struct mc_buf text = {0};
+    mc_metrics_print(engine->metrics, &text);
+    (void)mc_buf_cstr(&text);
+    return text.data;
+}
+
+const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine) {
+    return &engine->options;
+}
+const char *mc_engine_host(const struct mc_engine *engine) { return engine->host; }
+struct mc_uuid mc_engine_id(const struct mc_engine *engine) { return engine->id; }
+struct mc_metrics *mc_engine_registry(struct mc_engine *engine) { return engine->metrics; }
+unsigned mc_engine_reactor_count(const struct mc_engine *engine) { return engine->reactor_count; }
+struct mc_reactor *mc_engine_reactor(struct mc_engine *engine, unsigned index) {
+    MC_ASSERT(index < engine->reactor_count);
+    return engine->reactors[index];
+}

@@ -1,0 +1,254 @@
+/*
+ * What the engine's own files share. Transports see te.h only.
+ *
+ * Locks, in the order in which they may be taken: table (names and slots of segments), batches (list of live batches),
+ * segment (descriptor and waiting slices), memory (read-write), descriptor (own JSON). None is held across I/O but
+ * `publish`, which orders updates of the metadata service.
+ */
+#ifndef MC_TE_INTERNAL_H
+#define MC_TE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "io/io.h"
+#include "meta/meta.h"
+#include "te/te.h"
+#include "wire/segment_desc.h"
+
+#define MC_SEGMENTS_MAX 65536     /* open at a time; ids are slot + 65536 * generation */
+#define MC_SEGMENT_BUCKETS 1024
+#define MC_SLICE_ATTEMPTS 3       /* posts of a slice on one transport */
+#define MC_SLICES_PER_TASK_MAX 64
+#define MC_POST_MAX 64            /* slices a post() call */
+#define MC_INLINE_TASKS 16        /* mc_transfer uses no heap up to here */
+#define MC_NOTIFY_MAX 4096
+#define MC_WORKERS_MAX 8
+
+struct mc_transfer_task;
+
+/* ---- jobs that wait for peers ---------------------------------------------------------------------------- */
+
+struct mc_job {
+    struct mc_job *next;
+    void (*run)(struct mc_job *job);
+};
+struct mc_workers;
+void mc_workers_create(struct mc_workers **out);
+/* Runs what is queued, then ends the threads. */
+void mc_workers_destroy(struct mc_workers *w);
+/* One queueing of a job at a time. A new thread is started when all are busy, up to MC_WORKERS_MAX, so that one peer
+ * that does not answer does not delay the others. */
+void mc_workers_submit(struct mc_workers *w, struct mc_job *job);
+
+/* ---- segments -------------------------------------------------------------------------------------------- */
+
+/* Type-stable: a slot's memory lives as long as the engine. `word` = id << 32 | closed << 31 | users. */
+#define MC_SEGMENT_CLOSED 0x80000000u
+struct mc_segment_slot {
+    struct mc_segment base; /* first */
+    _Atomic uint64_t word;
+    _Atomic uint32_t stale;       /* fetch the descriptor before the next submit */
+    _Atomic uint32_t incarnation; /* of the peer: moves when its engine id does; from 1 */
+    char name[MC_SEGMENT_NAME_MAX];
+    uint32_t opens;            /* table lock */
+    struct mc_list by_name;    /* table lock */
+    pthread_mutex_t refresh_lock; /* one fetch at a time; held while waiting for the peer */
+    pthread_mutex_t lock;         /* the rest */
+    struct mc_peer_desc *desc;
+    uint64_t desc_generation;  /* local segment: of the memory it shows */
+    struct mc_list waiting;    /* slices waiting for a refresh */
+    bool refreshing;
+    _Atomic uint64_t refresh_failed_ns; /* when, 0 = it did not */
+    struct mc_job refresh_job;
+    struct mc_job reclaim_job;
+};
+static inline struct mc_segment_slot *mc_slot_of(struct mc_segment *segment) {
+    return (struct mc_segment_slot *)segment;
+}
+
+/* Counts a user; NULL when the id is not open. */
+struct mc_segment_slot *mc_slot_acquire(struct mc_engine *engine, mc_segment_id id);
+void mc_slot_release(struct mc_segment_slot *slot);
+/* Puts the slice aside until the descriptor was fetched; it then takes the road again. Consumes the slice. */
+void mc_slot_wait_refresh(struct mc_segment_slot *slot, struct mc_slice_op *slice);
+/* Takes the task's slices out of the waiting list and ends them. */
+void mc_slot_cancel_waiting(struct mc_segment_slot *slot, struct mc_transfer_task *task);
+enum mc_status mc_slot_refresh(struct mc_segment_slot *slot, uint64_t deadline_ns);
+/* The buffer of the descriptor that holds [addr, addr+length), or NULL. */
+const struct mc_peer_buffer *mc_peer_desc_find(const struct mc_peer_desc *desc, uint64_t addr, uint64_t length);
+void mc_segments_init(struct mc_engine *engine);
+void mc_segments_destroy(struct mc_engine *engine);
+
+/* ---- tasks and batches ----------------------------------------------------------------------------------- */
+
+struct mc_transfer_task {
+    struct mc_batch *batch;
+    struct mc_segment_slot *slot;
+    bool holds_slot;            /* released when the chunk is */
+    _Atomic uint32_t state;     /* enum mc_task_state; published last */
+    _Atomic int32_t error;
+    _Atomic int32_t cancel;     /* why every slice that fails from now on ends; 0 = not cancelled */
+    _Atomic uint32_t pending;   /* slices not ended */
+    _Atomic uint64_t moved;
+    uint64_t length;
+    uint32_t slice_count;
+    struct mc_transport *transport; /* first choice */
+};
+
+/* The tasks of one submit. */
+struct mc_chunk {
+    struct mc_chunk *next;
+    size_t first; /* number of the first task */
+    size_t count;
+    uint64_t deadline_ns;
+    struct mc_transfer_task *tasks;
+    struct mc_slice_op *slices; /* of all tasks, in order; NULL = none */
+    bool owns_slices;
+};
+
+enum mc_batch_word { MC_BATCH_RUNNING = 0, MC_BATCH_DONE = 1, MC_BATCH_WAITED = 2 };
+struct mc_batch {
+    struct mc_engine *engine; /* NULL after the engine's destruction */
+    bool on_stack;
+    _Atomic uint32_t word;       /* futex: enum mc_batch_word. After it is DONE nobody but the owner touches the batch */
+    _Atomic uint32_t done;       /* non-zero shortly before `word` is DONE; for transport->progress */
+    _Atomic size_t unfinished;   /* tasks, + 1 while submitting */
+    _Atomic int32_t first_error;
+    pthread_mutex_t lock;        /* chunks */
+    struct mc_chunk *chunks;     /* newest first */
+    size_t task_count;
+    struct mc_list link;         /* engine's list of batches */
+    struct mc_segment_slot *only_slot; /* when all tasks so far go to one segment */
+    bool many_slots;
+    struct mc_segment_slot *notify_slot;
+    char *notify_name;
+    char *notify_message;
+    struct mc_job notify_job;
+};
+
+/* Ends a slice for good. */
+void mc_slice_end(struct mc_slice_op *slice, enum mc_status status);
+/* Gives an unposted slice its next home, or ends it. */
+void mc_slice_route(struct mc_slice_op *slice);
+/* A slice failed on its transport: decides where it may go next, without sending it there. */
+void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, bool retryable);
+
+/* Costs of a segment's transports at one moment. */
+struct mc_route {
+    struct mc_segment_slot *slot;
+    struct mc_peer_desc *desc; /* counted; NULL for the local segment when served by memcpy */
+    bool fresh;                /* false: fetch the descriptor first */
+    uint32_t cost[MC_TRANSPORT_MAX];
+};
+void mc_route_open(struct mc_route *route, struct mc_segment_slot *slot);
+void mc_route_close(struct mc_route *route);
+/* Whether the peer is known to have registered the range. */
+bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t length);
+/* The cheapest transport not tried that serves the slice; NULL when none. */
+struct mc_transport *mc_route_choose(const struct mc_route *route, const struct mc_slice_op *slice);
+
+#define MC_SLICE_REFRESHED 0x80000000u /* in tried_transports: a second round has begun */
+/* A slice that waited for the descriptor goes on; `status` is how the fetch ended. */
+void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
+extern const struct mc_transport_ops mc_transport_local_ops;
+
+void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status error);
+void mc_batch_abort(struct mc_batch *batch, enum mc_status why); /* all unfinished tasks; returns when ended */
+void mc_batch_drop_segments(struct mc_batch *batch);
+
+/* ---- engine ---------------------------------------------------------------------------------------------- */
+
+/* Updated once a slice; a line of its own each. */
+struct mc_transport_counters {
+    struct mc_metric bytes[2]; /* by enum mc_transfer_op */
+    struct mc_metric slices[2];
+    struct mc_metric failures;  /* slices that ended with an error, to be retried or not */
+    struct mc_metric retries;   /* posts again on the same transport */
+    struct mc_metric failovers; /* slices that left for another transport */
+} __attribute__((aligned(MC_CACHE_LINE)));
+
+struct mc_engine {
+    struct mc_engine_options options; /* strings are owned */
+    char name[MC_SEGMENT_NAME_MAX];
+    char host[256];
+    char boot_id[40];
+    uint16_t rpc_port;
+    struct mc_uuid id;
+    bool cache_descriptors; /* off: MC_DISABLE_METACACHE */
+    struct mc_metrics *metrics;
+    struct mc_meta *meta;
+    struct mc_workers *workers;
+    struct mc_handshake_server *handshake;
+    struct mc_reactor *reactors[16];
+    unsigned reactor_count;
+    struct mc_transport *transports[MC_TRANSPORT_MAX];
+    unsigned transport_count;
+    struct mc_transport *local; /* serves MC_LOCAL_SEGMENT alone; NULL when disabled */
+    struct mc_transport_counters counters[MC_TRANSPORT_MAX];
+    struct mc_metric tasks_failed;
+    struct mc_metric tasks_timed_out;
+    struct mc_metric refreshes;
+    _Atomic bool closing;
+
+    /* memory.c */
+    pthread_rwlock_t memory_lock;
+    struct mc_memory_entry **ranges; /* sorted by address, disjoint */
+    size_t range_count;
+    size_t range_cap;
+    uint64_t descriptor_estimate; /* bytes of JSON, rounded up */
+    _Atomic uint64_t memory_generation;
+    pthread_mutex_t drain_lock; /* unregistering waits for users */
+    pthread_cond_t drained;
+    pthread_mutex_t publish_lock;
+    pthread_mutex_t descriptor_lock;
+    struct mc_buf descriptor; /* own JSON, of descriptor_generation */
+    uint64_t descriptor_generation;
+
+    /* segment.c */
+    pthread_mutex_t table_lock;
+    _Atomic(struct mc_segment_slot *) *slots; /* MC_SEGMENTS_MAX; [0] is the local one */
+    uint32_t slot_count;            /* ever used */
+    uint32_t *free_slots;
+    uint32_t free_count;
+    struct mc_list buckets[MC_SEGMENT_BUCKETS];
+
+    /* batch.c */
+    pthread_mutex_t batches_lock;
+    struct mc_list batches; /* live ones; of those on a stack only the ones that wait */
+    pthread_cond_t batches_changed;
+
+    /* notify.c */
+    pthread_mutex_t notify_lock;
+    struct mc_notification *notify_ring; /* MC_NOTIFY_MAX */
+    size_t notify_head;
+    size_t notify_count;
+    struct mc_metric notify_received;
+    struct mc_metric notify_dropped;
+};
+
+/* memory.c */
+struct mc_memory_entry {
+    struct mc_memory base; /* first */
+    struct mc_engine *engine;
+    bool allocated; /* by mc_memory_alloc: base.addr is a mapping of base.memfd */
+};
+void mc_memory_init(struct mc_engine *engine);
+void mc_memory_destroy(struct mc_engine *engine);
+/* As mc_memory_acquire, local-only ranges too. */
+struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr, uint64_t length);
+/* Appends the own descriptor. */
+void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out);
+/* Copies the own ranges into a descriptor; the caller frees desc->buffers. */
+void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc);
+
+/* notify.c */
+void mc_notify_init(struct mc_engine *engine);
+void mc_notify_destroy(struct mc_engine *engine);
+enum mc_status mc_notify_queue(struct mc_engine *engine, struct mc_str name, struct mc_str message);
+enum mc_status mc_notify_slot(struct mc_segment_slot *slot, const char *name, const char *message);
+
+/* Segment and location names travel as JSON text: printable ASCII, not empty, shorter than size. */
+bool mc_name_ok(const char *name, size_t size);
+
+#endif

@@ -1,0 +1,389 @@
+/*
+ * Registered memory: a sorted array of disjoint ranges under a read-write lock.
+ *
+ * Every incoming request asks for the range that holds its bytes, so finding is a binary search under the read lock and
+ * one atomic add; registering, which is rare, moves the array's tail. A range that is being unregistered first leaves
+ * the array (no new users), then waits until its last user has gone: bit 31 of `users` says that somebody waits.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/export.h"
+#include "base/log.h"
+#include "te/internal.h"
+
+#define USERS_DRAINING 0x80000000u
+#define DESCRIPTOR_FIXED 1024     /* bytes of descriptor JSON apart from buffers */
+#define DESCRIPTOR_PER_BUFFER 120 /* and for each, apart from its location */
+
+void mc_memory_init(struct mc_engine *engine) {
+    pthread_rwlock_init(&engine->memory_lock, NULL);
+    pthread_mutex_init(&engine->drain_lock, NULL);
+    pthread_cond_init(&engine->drained, NULL);
+    pthread_mutex_init(&engine->publish_lock, NULL);
+    pthread_mutex_init(&engine->descriptor_lock, NULL);
+    atomic_store_explicit(&engine->memory_generation, 1, memory_order_relaxed);
+    engine->descriptor_estimate = DESCRIPTOR_FIXED;
+}
+
+bool mc_name_ok(const char *name, size_t size) {
+    size_t len = name == NULL ? 0 : strnlen(name, size);
+    if (len == 0 || len >= size) {
+        return false;
+    }
+    for (size_t i = 0; i < len; i++) {
+        if (name[i] < 0x20 || name[i] > 0x7e) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- finding --------------------------------------------------------------------------------------------- */
+
+/* Index of the first range that ends behind addr; range_count when none. */
+static size_t lower_bound_locked(const struct mc_engine *engine, uint64_t addr) {
+    size_t low = 0, high = engine->range_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        const struct mc_memory *m = &engine->ranges[mid]->base;
+        if (m->addr + m->length > addr) {
+            high = mid;
+        } else {
+            low = mid + 1;
+        }
+    }
+    return low;
+}
+
+static struct mc_memory *acquire(struct mc_engine *engine, uint64_t addr, uint64_t length,
+                                 bool remote_only) {
+    struct mc_memory *found = NULL;
+    pthread_rwlock_rdlock(&engine->memory_lock);
+    size_t i = lower_bound_locked(engine, addr);
+    if (i < engine->range_count) {
+        struct mc_memory *m = &engine->ranges[i]->base;
+        if (mc_range_inside(addr, length, m->addr, m->length) && (m->remote || !remote_only)) {
+            atomic_fetch_add_explicit(&m->users, 1, memory_order_relaxed);
+            found = m;
+        }
+    }
+    pthread_rwlock_unlock(&engine->memory_lock);
+    return found;
+}
+
+struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uint64_t length) {
+    return acquire(engine, addr, length, true);
+}
+
+struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr, uint64_t length) {
+    return acquire(engine, addr, length, false);
+}
+
+void mc_memory_release(struct mc_memory *memory) {
+    struct mc_engine *engine = mc_container_of(memory, struct mc_memory_entry, base)->engine;
+    /* Release: our accesses to the range come before the waiter's return. The entry may be freed from here on. */
+    uint32_t old = atomic_fetch_sub_explicit(&memory->users, 1, memory_order_acq_rel);
+    if (old == (USERS_DRAINING | 1)) {
+        pthread_mutex_lock(&engine->drain_lock);
+        pthread_cond_broadcast(&engine->drained);
+        pthread_mutex_unlock(&engine->drain_lock);
+    }
+}
+
+static void drain(struct mc_engine *engine, struct mc_memory *memory) {
+    atomic_fetch_or_explicit(&memory->users, USERS_DRAINING, memory_order_acq_rel);
+    pthread_mutex_lock(&engine->drain_lock);
+    while (atomic_load_explicit(&memory->users, memory_order_acquire) != USERS_DRAINING) {
+        pthread_cond_wait(&engine->drained, &engine->drain_lock);
+    }
+    pthread_mutex_unlock(&engine->drain_lock);
+}
+
+/* ---- the own descriptor ---------------------------------------------------------------------------------- */
+
+void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc) {
+    pthread_rwlock_rdlock(&engine->memory_lock);
+    desc->buffers = mc_zalloc((engine->range_count + 1) * sizeof(*desc->buffers));
+    desc->buffer_count = 0;
+    for (size_t i = 0; i < engine->range_count; i++) {
+        const struct mc_memory *m = &engine->ranges[i]->base;
+        if (!m->remote) {
+            continue;
+        }
+        struct mc_segment_desc_buffer *b = &desc->buffers[desc->buffer_count++];
+        b->addr = m->addr;
+        b->length = m->length;
+        memcpy(b->location, m->location, sizeof(b->location));
+        b->shm_slot = m->shm_slot;
+        b->shm_mappable = m->memfd >= 0;
+    }
+    pthread_rwlock_unlock(&engine->memory_lock);
+}
+
+static void rebuild_descriptor_locked(struct mc_engine *engine) {
+    struct mc_segment_desc desc = {
+        .protocol = "tcp",
+        .tcp_proto = 1,
+        .engine_id = engine->id,
+        .pid = getpid(),
+    };
+    memcpy(desc.name, engine->name, sizeof(desc.name));
+    memcpy(desc.boot_id, engine->boot_id, sizeof(desc.boot_id));
+    mc_segment_desc_timestamp(desc.timestamp);
+    mc_memory_snapshot(engine, &desc);
+    void *json = mc_segment_desc_json(&desc);
+    for (unsigned i = 0; i < engine->transport_count; i++) {
+        struct mc_transport *t = engine->transports[i];
+        if (t->ops->describe != NULL) {
+            t->ops->describe(t, json);
+        }
+    }
+    mc_buf_clear(&engine->descriptor);
+    mc_segment_desc_finish(json, &engine->descriptor);
+    mc_segment_desc_free(&desc);
+}
+
+void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out) {
+    pthread_mutex_lock(&engine->descriptor_lock);
+    uint64_t generation =
+        atomic_load_explicit(&engine->memory_generation, memory_order_acquire);
+    if (engine->descriptor_generation != generation) {
+        rebuild_descriptor_locked(engine);
+        engine->descriptor_generation = generation;
+    }
+    mc_buf_append(out, engine->descriptor.data, engine->descriptor.len);
+    pthread_mutex_unlock(&engine->descriptor_lock);
+}
+
+/* Stores that hold descriptors get the new one; the lock makes the last written the newest. */
+static enum mc_status publish(struct mc_engine *engine) {
+    if (mc_meta_is_p2p(engine->meta)) {
+        return MC_OK;
+    }
+    struct mc_buf text = {0};
+    pthread_mutex_lock(&engine->publish_lock);
+    mc_engine_describe(engine, &text);
+    enum mc_status status = mc_meta_publish_descriptor(
+        engine->meta, engine->name, (struct mc_str){text.data, text.len});
+    pthread_mutex_unlock(&engine->publish_lock);
+    mc_buf_free(&text);
+    return status;
+}
+
+/* ---- registering ----------------------------------------------------------------------------------------- */
+
+static uint64_t estimate(const struct mc_memory *m) {
+    return m->remote ? DESCRIPTOR_PER_BUFFER + strlen(m->location) : 0;
+}
+
+static enum mc_status insert_locked(struct mc_engine *engine, struct mc_memory_entry *entry) {
+    const struct mc_memory *m = &entry->base;
+    size_t at = lower_bound_locked(engine, m->addr);
+    if (at < engine->range_count && engine->ranges[at]->base.addr < m->addr + m->length) {
+        return MC_ERR_OVERLAP;
+    }
+    uint64_t bytes = engine->descriptor_estimate + estimate(m);
+    if (engine->range_count >= MC_SEGMENT_BUFFERS_MAX ||
+        bytes > mc_meta_limits(engine->meta)->max_frame_bytes) {
+        mc_error("too many registered buffers count=%zu descriptor_bytes=%llu raise=MC_HANDSHAKE_MAX_LENGTH",
+                 engine->range_count, (unsigned long long)bytes);
+        return MC_ERR_LIMIT;
+    }
+    if (engine->range_count == engine->range_cap) {
+        engine->range_cap = engine->range_cap == 0 ? 64 : engine->range_cap * 2;
+        engine->ranges = mc_realloc(engine->ranges, engine->range_cap * sizeof(*engine->ranges));
+    }
+    memmove(&engine->ranges[at + 1], &engine->ranges[at],
+            (engine->range_count - at) * sizeof(*engine->ranges));
+    engine->ranges[at] = entry;
+    engine->range_count++;
+    engine->descriptor_estimate = bytes;
+    atomic_fetch_add_explicit(&engine->memory_generation, 1, memory_order_release);
+    return MC_OK;
+}
+
+/* The entry that begins at addr leaves the array; NULL when none of that kind does. */
+static struct mc_memory_entry *extract(struct mc_engine *engine, uint64_t addr, bool allocated) {
+    struct mc_memory_entry *entry = NULL;
+    pthread_rwlock_wrlock(&engine->memory_lock);
+    size_t at = lower_bound_locked(engine, addr);
+    if (at < engine->range_count && engine->ranges[at]->base.addr == addr &&
+        engine->ranges[at]->allocated == allocated) {
+        entry = engine->ranges[at];
+        engine->range_count--;
+        memmove(&engine->ranges[at], &engine->ranges[at + 1],
+                (engine->range_count - at) * sizeof(*engine->ranges));
+        engine->descriptor_estimate -= estimate(&entry->base);
+        atomic_fetch_add_explicit(&engine->memory_generation, 1, memory_order_release);
+    }
+    pthread_rwlock_unlock(&engine->memory_lock);
+    return entry;
+}
+
+/* No peer and no own transfer touches the range when this returns. */
+static void retire(struct mc_engine *engine, struct mc_memory_entry *entry) {
+    for (unsigned i = 0; i < engine->transport_count && entry->base.remote; i++) {
+        struct mc_transport *t = engine->transports[i];
+        if (t->ops->memory_removed != NULL) {
+            t->ops->memory_removed(t, &entry->base);
+        }
+    }
+    drain(engine, &entry->base);
+}
+
+static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t length,
+                          const char *location, unsigned flags, int memfd) {
+    struct mc_memory_entry *entry = mc_zalloc(sizeof(*entry));
+    entry->engine = engine;
+    entry->allocated = memfd >= 0;
+    entry->base.addr = addr;
+    entry->base.length = length;
+    entry->base.remote = (flags & MC_MEMORY_LOCAL_ONLY) == 0;
+    entry->base.memfd = memfd;
+    entry->base.shm_slot = -1;
+    snprintf(entry->base.location, sizeof(entry->base.location), "%s", location);
+    for (unsigned i = 0; i < engine->transport_count && entry->base.remote; i++) {
+        struct mc_transport *t = engine->transports[i];
+        if (t->ops->memory_added != NULL) {
+            t->ops->memory_added(t, &entry->base);
+        }
+    }
+    pthread_rwlock_wrlock(&engine->memory_lock);
+    enum mc_status status = insert_locked(engine, entry);
+    pthread_rwlock_unlock(&engine->memory_lock);
+    if (status == MC_OK && entry->base.remote) {
+        status = publish(engine);
+        if (status != MC_OK) {
+            MC_ASSERT(extract(engine, addr, entry->allocated) == entry);
+        }
+    }
+    if (status != MC_OK) {
+        retire(engine, entry);
+        free(entry);
+    }
+    return status;
+}
+
+MC_PUBLIC enum mc_status mc_memory_register(struct mc_engine *engine, void *addr, size_t length,
+                                            const char *location, unsigned flags) {
+    uint64_t start = (uint64_t)(uintptr_t)addr;
+    location = location == NULL ? "*" : location;
+    if (addr == NULL || length == 0 || length > UINT64_MAX - start ||
+        !mc_name_ok(location, sizeof(((struct mc_memory *)0)->location)) ||
+        (flags & ~(unsigned)MC_MEMORY_LOCAL_ONLY) != 0) {
+        return MC_INVALID_PARAMS;
+    }
+    return add(engine, start, length, location, flags, -1);
+}
+
+static void remove_entry(struct mc_engine *engine, struct mc_memory_entry *entry) {
+    if (entry->base.remote && publish(engine) != MC_OK) {
+        mc_warn("the metadata service still shows an unregistered buffer addr=0x%llx",
+                (unsigned long long)entry->base.addr);
+    }
+    retire(engine, entry);
+}
+
+MC_PUBLIC enum mc_status mc_memory_unregister(struct mc_engine *engine, void *addr) {
+    struct mc_memory_entry *entry = extract(engine, (uint64_t)(uintptr_t)addr, false);
+    if (entry == NULL) {
+        return MC_ERR_NOT_FOUND;
+    }
+    remove_entry(engine, entry);
+    free(entry);
+    return MC_OK;
+}
+
+/* ---- memory that same-host peers can map ----------------------------------------------------------------- */
+
+static size_t mapping_length(uint64_t length) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return (size_t)((length + page - 1) / page * page);
+}
+
+/* A memfd of fixed size: it can neither shrink nor grow, so that no mapping of it, in any process, can fault. */
+static enum mc_status make_memfd(size_t length, int *out) {
+    int fd = memfd_create("mooncake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        mc_error("memfd_create failed errno=%d", errno);
+        return MC_ERR_NO_MEMORY;
+    }
+    if (ftruncate(fd, (off_t)length) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        mc_error("sizing a memfd failed length=%zu errno=%d", length, errno);
+        close(fd);
+        return MC_ERR_NO_MEMORY;
+    }
+    *out = fd;
+    return MC_OK;
+}
+
+MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length,
+                                         const char *location, void **addr) {
+    location = location == NULL ? "*" : location;
+    if (length == 0 || length > (size_t)INT64_MAX / 2 ||
+        !mc_name_ok(location, sizeof(((struct mc_memory *)0)->location))) {
+        return MC_INVALID_PARAMS;
+    }
+    int fd = -1;
+    size_t mapped = mapping_length(length);
+    MC_TRY(make_memfd(mapped, &fd));
+    void *ptr = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    enum mc_status status = MC_ERR_NO_MEMORY;
+    if (ptr == MAP_FAILED) {
+        mc_error("mapping a memfd failed length=%zu errno=%d", mapped, errno);
+        goto fail_fd;
+    }
+    /* Fewer page faults where the kernel allows huge pages for shared memory; a hint. */
+    (void)madvise(ptr, mapped, MADV_HUGEPAGE);
+    status = add(engine, (uint64_t)(uintptr_t)ptr, length, location, 0, fd);
+    if (status != MC_OK) {
+        goto fail_map;
+    }
+    *addr = ptr;
+    return MC_OK;
+fail_map:
+    munmap(ptr, mapped);
+fail_fd:
+    close(fd);
+    return status;
+}
+
+static void free_allocated(struct mc_memory_entry *entry) {
+    munmap((void *)(uintptr_t)entry->base.addr, mapping_length(entry->base.length));
+    close(entry->base.memfd);
+    free(entry);
+}
+
+MC_PUBLIC enum mc_status mc_memory_free(struct mc_engine *engine, void *addr) {
+    struct mc_memory_entry *entry = extract(engine, (uint64_t)(uintptr_t)addr, true);
+    if (entry == NULL) {
+        return MC_ERR_NOT_FOUND;
+    }
+    remove_entry(engine, entry);
+    free_allocated(entry);
+    return MC_OK;
+}
+
+/* The transports have stopped: nobody uses a range. */
+void mc_memory_destroy(struct mc_engine *engine) {
+    for (size_t i = 0; i < engine->range_count; i++) {
+        struct mc_memory_entry *entry = engine->ranges[i];
+        if (entry->allocated) {
+            free_allocated(entry);
+        } else {
+            free(entry);
+        }
+    }
+    free(engine->ranges);
+    mc_buf_free(&engine->descriptor);
+    pthread_rwlock_destroy(&engine->memory_lock);
+    pthread_mutex_destroy(&engine->drain_lock);
+    pthread_cond_destroy(&engine->drained);
+    pthread_mutex_destroy(&engine->publish_lock);
+    pthread_mutex_destroy(&engine->descriptor_lock);
+}

@@ -1,0 +1,54 @@
+/*
+ * Inside one engine: memcpy on the calling thread. "Inside" is the engine's own segment (id 0), never an address that
+ * looks like ours; the target must be registered, and stays so while it is copied.
+ */
+#include "te/internal.h"
+
+static enum mc_status local_start(struct mc_engine *engine, unsigned index,
+                                  struct mc_transport **out) {
+    if (mc_engine_config(engine)->disable_local) {
+        return MC_NOT_SUPPORTED;
+    }
+    struct mc_transport *t = mc_zalloc(sizeof(*t));
+    *t = (struct mc_transport){&mc_transport_local_ops, engine, index};
+    *out = t;
+    return MC_OK;
+}
+
+static void local_stop(struct mc_transport *t) { free(t); }
+
+static uint32_t local_cost(struct mc_transport *t, struct mc_segment *segment,
+                           const struct mc_peer_desc *desc) {
+    return segment->id == MC_LOCAL_SEGMENT ? 0 : UINT32_MAX;
+}
+
+static void copy_one(struct mc_engine *engine, struct mc_slice_op *slice) {
+    struct mc_memory *memory = mc_memory_acquire_any(engine, slice->remote, slice->length);
+    if (memory == NULL) {
+        mc_slice_done(slice, MC_ERR_NOT_REGISTERED, false);
+        return;
+    }
+    void *remote = (void *)(uintptr_t)slice->remote;
+    if (slice->op == MC_TRANSFER_READ) { /* the two may overlap: both are the caller's */
+        memmove(slice->local, remote, slice->length);
+    } else {
+        memmove(remote, slice->local, slice->length);
+    }
+    mc_memory_release(memory);
+    mc_slice_done(slice, MC_OK, false);
+}
+
+static enum mc_status local_post(struct mc_transport *t, struct mc_slice_op **slices, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        copy_one(t->engine, slices[i]);
+    }
+    return MC_OK;
+}
+
+const struct mc_transport_ops mc_transport_local_ops = {
+    .name = "local",
+    .start = local_start,
+    .stop = local_stop,
+    .cost = local_cost,
+    .post = local_post,
+};
