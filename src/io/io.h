@@ -16,7 +16,7 @@
 /* ---- addresses ------------------------------------------------------------------------------------------- */
 
 /* host:port, [v6]:port, [v6%scope]:port, host, [v6], a bare v6 address; the port must be 1..65535 when given.
- * `port` is 0 when absent. `host` holds no brackets. */
+ * `port` is 0 when absent. `host` holds no brackets. MC_ERR_BAD_ADDRESS is not logged: the caller knows whose text it was. */
 #define MC_HOST_MAX 256
 struct mc_hostport {
     char host[MC_HOST_MAX];
@@ -54,7 +54,8 @@ MC_MUST_USE enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadl
  * it went (errno tells why not). The caller closes it in either case. */
 MC_MUST_USE enum mc_status mc_connect_begin(const struct mc_addr *addr, int *fd);
 MC_MUST_USE enum mc_status mc_connect_end(int fd);
-/* Accepts one; MC_ERR_NOT_FOUND when none waits. Same socket options as mc_connect. */
+/* Accepts one; MC_ERR_NOT_FOUND when none waits. MC_ERR_LIMIT when descriptors have run out: the listener stays readable, so
+ * stop watching it for a while. Same socket options as mc_connect. */
 MC_MUST_USE enum mc_status mc_accept(int listen_fd, int *fd, struct mc_addr *peer);
 /* Blocking helpers on a non-blocking socket: all bytes or an error (MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_IO). */
 MC_MUST_USE enum mc_status mc_send_all(int fd, const struct iovec *iov, int iov_count, uint64_t deadline_ns);
@@ -100,7 +101,9 @@ struct mc_task { /* embed; one queueing at a time */
 };
 
 MC_MUST_USE enum mc_status mc_reactor_create(const char *thread_name, struct mc_reactor **out); /* starts its thread */
-void mc_reactor_destroy(struct mc_reactor *r); /* stops and joins; queued tasks run first; not from its own thread */
+/* Stops and joins; queued tasks, and those that they queue, run first; nobody may post any more; not from its own thread. Timers and
+ * descriptors that are still registered are forgotten, not called. */
+void mc_reactor_destroy(struct mc_reactor *r);
 bool mc_reactor_on_thread(const struct mc_reactor *r);
 
 /* On the reactor's thread only: */
@@ -112,13 +115,15 @@ void mc_reactor_modify(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t e
 void mc_reactor_rearm(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t events);
 void mc_reactor_remove(struct mc_reactor *r, struct mc_reactor_fd *f); /* does not close; no call-back afterwards */
 void mc_timer_init(struct mc_timer *t, void (*on_timer)(struct mc_timer *));
-void mc_timer_start(struct mc_reactor *r, struct mc_timer *t, uint64_t deadline_ns); /* restarts when running */
+/* Restarts when running; MC_NO_DEADLINE stops it. Never early, at most about 1 ms late on an idle reactor. */
+void mc_timer_start(struct mc_reactor *r, struct mc_timer *t, uint64_t deadline_ns);
 void mc_timer_stop(struct mc_reactor *r, struct mc_timer *t);
 
 /* From any thread: run the task on the reactor's thread. Queue is unbounded but every task is embedded in an object
  * that its owner bounds. */
 void mc_reactor_post(struct mc_reactor *r, struct mc_task *task);
-/* Runs fn(arg) on the reactor's thread and waits for it (runs it at once when already there). */
+/* Runs fn(arg) on the reactor's thread and waits for it (runs it at once when already there). Two reactors that call each other at
+ * the same time wait for ever. */
 void mc_reactor_call(struct mc_reactor *r, void (*fn)(void *), void *arg);
 
 #endif
