@@ -84,7 +84,6 @@ struct mc_ops_view {
 MC_MUST_USE enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key,
                                             struct mc_ops_view *view);
 bool mc_ops_view_valid(const struct mc_view_record *record);
-uint64_t mc_ops_view_address(const struct mc_view_record *record); /* of the replica in its owner */
 void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record);
 /* Renews the leases that need it; returns when to call again (MC_NO_DEADLINE when there is no
  * view). */

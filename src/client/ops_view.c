@@ -20,6 +20,7 @@ struct mc_view_record {
     struct mc_ops *ops;
     struct mc_str key;
     struct mc_str endpoint;
+    const void *data;
     uint64_t replica_id;
     uint64_t address;
     uint64_t size;
@@ -29,9 +30,10 @@ struct mc_view_record {
 };
 
 static struct mc_view_record *record_create(struct mc_ops *ops, struct mc_str key,
-                                            const struct mw_replica *replica) {
+                                            const struct mw_replica *replica, const void *data) {
     struct mc_view_record *record = mc_zalloc(sizeof(*record));
     record->ops = ops;
+    record->data = data;
     record->key = (struct mc_str){mc_str_dup(key), key.len};
     record->endpoint =
         (struct mc_str){mc_str_dup(replica->memory.endpoint), replica->memory.endpoint.len};
@@ -43,6 +45,8 @@ static struct mc_view_record *record_create(struct mc_ops *ops, struct mc_str ke
 }
 
 static void record_destroy(struct mc_view_record *record) {
+    struct mc_port *port = record->ops->port;
+    port->ops->unmap(port, record->endpoint, record->data);
     free((char *)record->key.ptr);
     free((char *)record->endpoint.ptr);
     free(record);
@@ -71,10 +75,6 @@ static void set_lease(struct mc_view_record *record, uint64_t asked_ns, uint64_t
 bool mc_ops_view_valid(const struct mc_view_record *record) {
     uint64_t end = atomic_load_explicit(&record->lease_end_ns, memory_order_acquire);
     return end != 0 && mc_ops_now(record->ops) < end;
-}
-
-uint64_t mc_ops_view_address(const struct mc_view_record *record) {
-    return record->address;
 }
 
 /* The nearest replica that can be mapped. */
@@ -106,7 +106,7 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_call *call, struct
     if (replica == NULL) {
         return MC_REPLICA_NOT_IN_LOCAL_MEMORY;
     }
-    struct mc_view_record *record = record_create(ops, key, replica);
+    struct mc_view_record *record = record_create(ops, key, replica, data);
     set_lease(record, call->asked_ns, answer.value.lease_ttl_ms);
     if (!mc_ops_view_valid(record)) {
         record_destroy(record);

@@ -416,17 +416,24 @@ static void port_move(struct mc_port *port, struct mc_port_move *moves, size_t c
 
 static const void *port_map(struct mc_port *port, struct mc_str endpoint, uint64_t remote_addr,
                             uint64_t length) {
-    return of(port)->distance[node_of(endpoint)] == MC_DISTANCE_NETWORK
-               ? NULL
-               : (const void *)(uintptr_t)remote_addr;
+    if (of(port)->distance[node_of(endpoint)] == MC_DISTANCE_NETWORK) {
+        return NULL;
+    }
+    of(port)->mapped++;
+    return (const void *)(uintptr_t)remote_addr;
+}
+
+static void port_unmap(struct mc_port *port, struct mc_str endpoint, const void *ptr) {
+    MC_ASSERT(of(port)->mapped > 0);
+    of(port)->mapped--;
 }
 
 static unsigned port_distance(struct mc_port *port, struct mc_str endpoint) {
     return of(port)->distance[node_of(endpoint)];
 }
 
-static const struct mc_port_ops FAKE_OPS = {port_clock, port_sleep, port_call,
-                                            port_move,  port_map,   port_distance};
+static const struct mc_port_ops FAKE_OPS = {port_clock, port_sleep, port_call,    port_move,
+                                            port_map,   port_unmap, port_distance};
 
 struct fake_port *fake_create(void) {
     struct fake_port *fake = mc_zalloc(sizeof(*fake));
@@ -443,6 +450,7 @@ struct fake_port *fake_create(void) {
 }
 
 void fake_destroy(struct fake_port *fake) {
+    MC_ASSERT(fake->mapped == 0);
     for (size_t i = 0; i < FAKE_OBJECTS; i++) {
         free(fake->objects[i].key);
     }

@@ -64,6 +64,7 @@ struct fake_port {
     unsigned rpcs[MC_MASTER_RPC_COUNT];
     unsigned move_calls;
     unsigned moves;
+    unsigned mapped; /* views not given back */
     unsigned node_reads[FAKE_NODES];
     unsigned distance[FAKE_NODES];
 };
