@@ -44,12 +44,13 @@ struct mc_store_options {
     const char *metadata;       /* "P2PHANDSHAKE" (default) or "http://host:port/metadata" */
     const char *local_hostname; /* "host" or "host:port"; NULL = chosen. It names this client's segment */
     uint64_t segment_bytes;     /* memory lent to the cluster; 0 = none */
-    uint64_t local_buffer_bytes;/* staging for values that are not in registered memory; default 16 MiB */
+    uint64_t local_buffer_bytes;/* accepted for upstream's callers; nothing is staged, so nothing is allocated */
     const char *protocol;       /* "tcp" (default) or "rpc_only" */
     const char *device;         /* NIC names, comma separated; "" = all */
     const char *tenant;         /* default "default" */
     uint32_t timeout_ms;        /* of one operation; default 30000 */
-    bool checksum;              /* attach and verify checksums; default true (MOONCAKE_STORE_CHECKSUM) */
+    bool checksum;              /* attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
+                                 * (MOONCAKE_STORE_CHECKSUM): it costs about as much as the copy on one host */
     struct mc_engine *engine;   /* use this engine (not owned) or NULL to make one */
     bool disable_shm;           /* measure or force TCP */
     bool disable_local_copy;    /* MC_STORE_MEMCPY=0 */
@@ -130,7 +131,8 @@ MC_MUST_USE enum mc_status mc_store_view(struct mc_store *s, const char *key, st
 bool mc_store_view_valid(const struct mc_store_view *view);
 void mc_store_view_release(struct mc_store *s, struct mc_store_view *view);
 
-/* Registered memory is moved without staging. */
+/* Names memory that values are read from and into often: faster for hardware transports. Others move any memory
+ * without staging. MC_INVALID_PARAMS: overlaps a registered buffer, or is none. */
 MC_MUST_USE enum mc_status mc_store_register_buffer(struct mc_store *s, void *addr, size_t length);
 MC_MUST_USE enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *addr);
 

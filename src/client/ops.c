@@ -41,7 +41,7 @@ static void call_destroy(struct mc_call *call) {
 }
 
 void mc_ops_destroy(struct mc_ops *ops) {
-    MC_ASSERT(mc_list_empty(&ops->views));
+    mc_ops_view_release_all(ops);
     while (ops->idle_calls != NULL) {
         struct mc_call *call = ops->idle_calls;
         ops->idle_calls = call->next;

@@ -50,7 +50,7 @@ struct mc_ops_counters {
 
 struct mc_ops;
 struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *config);
-void mc_ops_destroy(struct mc_ops *ops); /* no call is running; views are gone */
+void mc_ops_destroy(struct mc_ops *ops); /* no call is running; open views end */
 struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops);
 
 /* ---- objects ------------------------------------------------------------------------------- */

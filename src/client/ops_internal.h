@@ -68,6 +68,9 @@ MC_MUST_USE enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_call *
                                             struct mc_vec *ret, size_t expected,
                                             uint64_t deadline_ns, enum mc_ops_repeat repeat);
 
+/* At the end of the ops: gives back views that the application forgot. */
+void mc_ops_view_release_all(struct mc_ops *ops);
+
 /* MC_INVALID_KEY unless 1 to MC_STORE_KEY_MAX bytes. */
 MC_MUST_USE enum mc_status mc_ops_key(const char *key, struct mc_str *out);
 /* The upstream code in an answer; an unknown one passes as it is. */

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 
+#define RENEW_TIMEOUT_NS (3 * MC_SEC) /* the pings that follow must not be late */
 #define RENEW_PAUSE_NS                                                                             \
     (20 * MC_MS) /* at least, between two renewals: a tiny lease must not become a busy loop */
 
@@ -135,6 +136,15 @@ void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record) {
     record_put(record);
 }
 
+void mc_ops_view_release_all(struct mc_ops *ops) {
+    if (!mc_list_empty(&ops->views)) {
+        mc_warn("views are still open at the end of their store: count=%zu", ops->view_count);
+    }
+    while (!mc_list_empty(&ops->views)) {
+        record_put(mc_container_of(ops->views.next, struct mc_view_record, link));
+    }
+}
+
 /* ---- renewal ------------------------------------------------------------------------------- */
 
 static bool still_there(const struct mc_view_record *record, const struct mw_e_list *answer) {
@@ -162,7 +172,8 @@ static void renew_records(struct mc_ops *ops, struct mc_call *call, struct mc_vi
     struct mw_a_keys args = {.keys = {names, count}, .tenant = ops->tenant};
     struct mc_vec answers;
     if (mc_ops_rpc_batch(ops, call, MC_RPC_BatchGetReplicaList, &args, &answers, count,
-                         mc_ops_deadline(ops), MC_OPS_IDEMPOTENT) != MC_OK) {
+                         mc_ops_now(ops) + mc_min_u64(ops->timeout_ns, RENEW_TIMEOUT_NS),
+                         MC_OPS_IDEMPOTENT) != MC_OK) {
         return; /* the leases run out by themselves unless the next renewal is in time */
     }
     uint64_t answered = mc_ops_now(ops);

@@ -24,7 +24,11 @@
 #define ENDPOINT_BUCKETS 1024
 #define SUSPECT_NS       (3 * MC_SEC)  /* how long a failed endpoint is the last choice */
 #define RETRY_NS         (500 * MC_MS) /* how long one that could not be opened is not tried */
-#define INLINE_REQUESTS  64            /* a move call of so many uses no heap */
+#define NOT_OPEN         (-1)
+#define NOT_OPEN_MAX                                                                               \
+    1024                   /* of those remembered; more are forgotten when they may be tried again \
+                            */
+#define INLINE_REQUESTS 64 /* a move call of so many uses no heap */
 
 struct endpoint {
     struct endpoint *next;

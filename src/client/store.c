@@ -1,0 +1,205 @@
+/*
+ * The store's public calls: thin over ops (client/ops.h), with the time of each call in a
+ * histogram.
+ */
+#include "client/store_private.h"
+
+#include <stdatomic.h>
+
+#include "base/export.h"
+
+static void observe(struct mc_histogram *histogram, uint64_t begin_ns) {
+    mc_histogram_observe(histogram, (mc_now_ns(mc_clock_system()) - begin_ns) / 1000);
+}
+
+/* Moving bytes needs an engine; asking and removing does not. */
+static enum mc_status check(const struct mc_store *s) {
+    return s->engine != NULL ? MC_OK : MC_UNAVAILABLE_IN_CURRENT_MODE;
+}
+
+/* ---- the store itself ---------------------------------------------------------------------- */
+
+MC_PUBLIC const char *mc_store_hostname(const struct mc_store *store) {
+    return store->name;
+}
+
+MC_PUBLIC struct mc_engine *mc_store_engine(struct mc_store *store) {
+    return store->engine;
+}
+
+MC_PUBLIC enum mc_status mc_store_health(struct mc_store *store) {
+    return atomic_load_explicit(&store->healthy, memory_order_relaxed) ? MC_OK : MC_RPC_FAIL;
+}
+
+MC_PUBLIC char *mc_store_metrics(struct mc_store *s) {
+    struct mc_buf text = {0};
+    mc_metrics_print(s->metrics, &text);
+    char *engine = s->engine != NULL ? mc_engine_metrics(s->engine) : NULL;
+    if (engine != NULL) {
+        mc_buf_puts(&text, engine);
+        free(engine);
+    }
+    (void)mc_buf_cstr(&text);
+    return text.data;
+}
+
+/* ---- put ----------------------------------------------------------------------------------- */
+
+static enum mc_status put_one(struct mc_store *s, const char *key, const void *value, size_t length,
+                              const struct mc_replicate_config *config, bool upsert) {
+    MC_TRY(check(s));
+    uint64_t begin = mc_now_ns(mc_clock_system());
+    struct mc_slice slice = {(void *)(uintptr_t)value, length}; /* only read */
+    struct mc_store_item item = {.key = key, .slices = &slice, .slice_count = 1};
+    MC_TRY(mc_ops_put(s->ops, &item, 1, config, upsert));
+    observe(&s->latency.put, begin);
+    return item.status;
+}
+
+static enum mc_status put_many(struct mc_store *s, struct mc_store_item *items, size_t count,
+                               const struct mc_replicate_config *config, bool upsert) {
+    MC_TRY(check(s));
+    uint64_t begin = mc_now_ns(mc_clock_system());
+    MC_TRY(mc_ops_put(s->ops, items, count, config, upsert));
+    observe(&s->latency.put_batch, begin);
+    return MC_OK;
+}
+
+MC_PUBLIC enum mc_status mc_store_put(struct mc_store *s, const char *key, const void *value,
+                                      size_t length, const struct mc_replicate_config *config) {
+    return put_one(s, key, value, length, config, false);
+}
+
+MC_PUBLIC enum mc_status mc_store_upsert(struct mc_store *s, const char *key, const void *value,
+                                         size_t length, const struct mc_replicate_config *config) {
+    return put_one(s, key, value, length, config, true);
+}
+
+MC_PUBLIC enum mc_status mc_store_put_batch(struct mc_store *s, struct mc_store_item *items,
+                                            size_t count,
+                                            const struct mc_replicate_config *config) {
+    return put_many(s, items, count, config, false);
+}
+
+MC_PUBLIC enum mc_status mc_store_upsert_batch(struct mc_store *s, struct mc_store_item *items,
+                                               size_t count,
+                                               const struct mc_replicate_config *config) {
+    return put_many(s, items, count, config, true);
+}
+
+/* ---- get ----------------------------------------------------------------------------------- */
+
+MC_PUBLIC enum mc_status mc_store_get(struct mc_store *s, const char *key, void *buffer,
+                                      size_t capacity, size_t *length) {
+    MC_TRY(check(s));
+    uint64_t begin = mc_now_ns(mc_clock_system());
+    struct mc_slice slice = {buffer, capacity};
+    struct mc_store_item item = {.key = key, .slices = &slice, .slice_count = 1};
+    MC_TRY(mc_ops_get(s->ops, &item, 1));
+    if (item.status == MC_OK || item.status == MC_BUFFER_OVERFLOW) {
+        *length = item.length;
+    }
+    observe(&s->latency.get, begin);
+    return item.status;
+}
+
+MC_PUBLIC enum mc_status mc_store_get_batch(struct mc_store *s, struct mc_store_item *items,
+                                            size_t count) {
+    MC_TRY(check(s));
+    uint64_t begin = mc_now_ns(mc_clock_system());
+    MC_TRY(mc_ops_get(s->ops, items, count));
+    observe(&s->latency.get_batch, begin);
+    return MC_OK;
+}
+
+/* ---- questions and removals ---------------------------------------------------------------- */
+
+MC_PUBLIC enum mc_status mc_store_exist_batch(struct mc_store *s, const char *const *keys,
+                                              size_t count, bool *exists, enum mc_status *results) {
+    uint64_t begin = mc_now_ns(mc_clock_system());
+    MC_TRY(mc_ops_exist(s->ops, keys, count, exists, results));
+    observe(&s->latency.exist, begin);
+    return MC_OK;
+}
+
+MC_PUBLIC enum mc_status mc_store_exist(struct mc_store *s, const char *key, bool *exists) {
+    enum mc_status status;
+    MC_TRY(mc_store_exist_batch(s, &key, 1, exists, &status));
+    return status;
+}
+
+MC_PUBLIC enum mc_status mc_store_size(struct mc_store *s, const char *key, uint64_t *length) {
+    return mc_ops_size(s->ops, key, length);
+}
+
+MC_PUBLIC enum mc_status mc_store_remove_batch(struct mc_store *s, const char *const *keys,
+                                               size_t count, bool force, enum mc_status *results) {
+    return mc_ops_remove(s->ops, keys, count, force, results);
+}
+
+MC_PUBLIC enum mc_status mc_store_remove(struct mc_store *s, const char *key, bool force) {
+    enum mc_status status;
+    MC_TRY(mc_ops_remove(s->ops, &key, 1, force, &status));
+    return status;
+}
+
+MC_PUBLIC enum mc_status mc_store_remove_regex(struct mc_store *s, const char *pattern, bool force,
+                                               uint64_t *removed) {
+    return mc_ops_remove_regex(s->ops, pattern, force, removed);
+}
+
+MC_PUBLIC enum mc_status mc_store_remove_all(struct mc_store *s, bool force, uint64_t *removed) {
+    return mc_ops_remove_all(s->ops, force, removed);
+}
+
+MC_PUBLIC enum mc_status mc_store_replicas(struct mc_store *s, const char *key,
+                                           struct mc_replica_info *replicas, size_t capacity,
+                                           size_t *count) {
+    return mc_ops_replicas(s->ops, key, replicas, capacity, count);
+}
+
+/* ---- views and buffers --------------------------------------------------------------------- */
+
+MC_PUBLIC enum mc_status mc_store_view(struct mc_store *s, const char *key,
+                                       struct mc_store_view *view) {
+    MC_TRY(check(s));
+    struct mc_ops_view opened;
+    MC_TRY(mc_ops_view_open(s->ops, key, &opened));
+    *view = (struct mc_store_view){
+        .data = opened.data, .length = opened.length, .internal = opened.record};
+    mc_store_wake(s);
+    return MC_OK;
+}
+
+MC_PUBLIC bool mc_store_view_valid(const struct mc_store_view *view) {
+    return view->internal != NULL && mc_ops_view_valid(view->internal);
+}
+
+MC_PUBLIC void mc_store_view_release(struct mc_store *s, struct mc_store_view *view) {
+    if (view->internal != NULL) {
+        mc_ops_view_release(s->ops, view->internal);
+    }
+    *view = (struct mc_store_view){0};
+}
+
+/* The engine's words for a bad range are not upstream's. */
+static enum mc_status buffer_status(enum mc_status status) {
+    switch (status) {
+    case MC_ERR_OVERLAP:
+    case MC_ERR_NOT_FOUND:
+    case MC_ERR_NOT_REGISTERED:
+        return MC_INVALID_PARAMS;
+    default:
+        return status;
+    }
+}
+
+MC_PUBLIC enum mc_status mc_store_register_buffer(struct mc_store *s, void *addr, size_t length) {
+    MC_TRY(check(s));
+    return buffer_status(mc_memory_register(s->engine, addr, length, "*", MC_MEMORY_LOCAL_ONLY));
+}
+
+MC_PUBLIC enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *addr) {
+    MC_TRY(check(s));
+    return buffer_status(mc_memory_unregister(s->engine, addr));
+}

@@ -1,0 +1,436 @@
+/*
+ * Opening and closing a store, and its heartbeat.
+ *
+ * Opening goes from the outside in: RPC to the master, is it ready, engine, a name, memory, mount,
+ * heartbeat. Whatever fails, what was made before is taken down in the reverse order. The heartbeat
+ * thread owns the segment from then on: it alone pings, mounts again and replaces memory, so none
+ * of that needs a lock.
+ */
+#include "client/store_private.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/export.h"
+#include "base/log.h"
+
+#define PING_PERIOD_NS         (1 * MC_SEC)
+#define PINGS_BEFORE_COMPLAINT 3
+#define RPC_CONNECTIONS        64
+#define RPC_CONNECT_TIMEOUT_MS 3000
+#define CLOSE_TIMEOUT_MS       1000
+#define SMALLEST_SEGMENT       1024
+#define NAME_PORT_MIN          12300
+#define NAME_PORT_MAX          14300
+
+/* ---- options ------------------------------------------------------------------------------- */
+
+static uint64_t env_u64(const char *name, uint64_t min, uint64_t max, uint64_t fallback) {
+    const char *text = getenv(name);
+    uint64_t value;
+    if (text == NULL || text[0] == '\0') {
+        return fallback;
+    }
+    if (mc_parse_u64(text, min, max, &value) != MC_OK) {
+        mc_warn("an environment variable is not a number in its range, using the default: %s=%s "
+                "min=%llu max=%llu default=%llu",
+                name, text, (unsigned long long)min, (unsigned long long)max,
+                (unsigned long long)fallback);
+        return fallback;
+    }
+    return value;
+}
+
+static bool env_bool(const char *name, bool fallback) {
+    const char *text = getenv(name);
+    bool value;
+    if (text == NULL || text[0] == '\0') {
+        return fallback;
+    }
+    if (mc_parse_bool(text, &value) != MC_OK) {
+        mc_warn("an environment variable is neither true nor false, using the default: %s=%s", name,
+                text);
+        return fallback;
+    }
+    return value;
+}
+
+MC_PUBLIC void mc_store_options_init(struct mc_store_options *options) {
+    *options = (struct mc_store_options){
+        .master = "127.0.0.1:50051",
+        .metadata = "P2PHANDSHAKE",
+        .local_buffer_bytes = 16u << 20,
+        .protocol = "tcp",
+        .device = "",
+        .tenant = "default",
+        .timeout_ms = (uint32_t)env_u64("MC_RPC_TIMEOUT_MS", 1, 3600000, 30000),
+        .checksum = env_bool("MOONCAKE_STORE_CHECKSUM", false),
+        .disable_local_copy = !env_bool("MC_STORE_MEMCPY", true),
+    };
+}
+
+static enum mc_status check_options(const struct mc_store_options *o) {
+    if (o->master == NULL || o->metadata == NULL || o->protocol == NULL || o->tenant == NULL ||
+        o->timeout_ms == 0) {
+        mc_error("a store needs a master, metadata, protocol, tenant and timeout");
+        return MC_INVALID_PARAMS;
+    }
+    bool rpc_only = strcmp(o->protocol, "rpc_only") == 0;
+    if (!rpc_only && strcmp(o->protocol, "tcp") != 0) {
+        mc_error("this build has no such protocol: protocol=%s accepted=tcp,rpc_only", o->protocol);
+        return MC_INVALID_PARAMS;
+    }
+    if (o->segment_bytes != 0 && (rpc_only || o->segment_bytes < SMALLEST_SEGMENT)) {
+        mc_error("a segment needs a transport and at least %d bytes: segment_bytes=%llu",
+                 SMALLEST_SEGMENT, (unsigned long long)o->segment_bytes);
+        return MC_INVALID_PARAMS;
+    }
+    return MC_OK;
+}
+
+/* ---- a name -------------------------------------------------------------------------------- */
+
+static bool is_any_address(const char *host) {
+    return host[0] == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0 ||
+           strcmp(host, "*") == 0;
+}
+
+static bool is_loopback(const char *host) {
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0;
+}
+
+/* "host:port" as given, or with a port of our own that stays bound while the store is open. */
+static enum mc_status choose_name(struct mc_store *store, const char *local_hostname,
+                                  struct mc_hostport *place) {
+    *place = (struct mc_hostport){0};
+    if (local_hostname != NULL && local_hostname[0] != '\0') {
+        MC_TRY(mc_hostport_parse(local_hostname, place));
+    }
+    if (is_any_address(place->host)) {
+        mc_local_ip(place->host, sizeof(place->host));
+    }
+    if (place->port == 0) {
+        uint16_t min = (uint16_t)env_u64("MC_STORE_CLIENT_MIN_PORT", 1, 65535, NAME_PORT_MIN);
+        uint16_t max = (uint16_t)env_u64("MC_STORE_CLIENT_MAX_PORT", 1, 65535, NAME_PORT_MAX);
+        MC_TRY(mc_listen_range("", min, max, &store->rng, 1, &store->name_fd, &place->port));
+    }
+    mc_hostport_format(place->host, place->port, store->name, sizeof(store->name));
+    snprintf(store->host_id, sizeof(store->host_id), "%s",
+             is_loopback(place->host) ? "" : place->host);
+    return MC_OK;
+}
+
+/* ---- engine and memory --------------------------------------------------------------------- */
+
+static enum mc_status start_engine(struct mc_store *store, const struct mc_store_options *o,
+                                   const struct mc_hostport *place) {
+    bool p2p = strcmp(o->metadata, "P2PHANDSHAKE") == 0;
+    if (o->engine != NULL) {
+        store->engine = o->engine;
+    } else if (strcmp(o->protocol, "rpc_only") != 0) {
+        struct mc_engine_options engine;
+        mc_engine_options_init(&engine);
+        engine.metadata = o->metadata;
+        engine.host = place->host;
+        engine.local_name = p2p ? NULL : store->name;
+        engine.disable_shm = engine.disable_shm || o->disable_shm;
+        engine.disable_local = engine.disable_local || o->disable_local_copy;
+        MC_TRY(mc_engine_create(&engine, &store->engine));
+        store->owns_engine = true;
+    }
+    if (store->engine != NULL) { /* also right for a given engine, whatever its metadata */
+        snprintf(store->te_endpoint, sizeof(store->te_endpoint), "%s",
+                 mc_engine_name(store->engine));
+    }
+    return MC_OK;
+}
+
+/* Keeps the address range from being used again for a while: somebody may still hold it. */
+static void bury(struct mc_store *store, void *addr, size_t length) {
+    unsigned i = store->tombstone_next++ % STORE_TOMBSTONES;
+    if (store->tombstones[i].addr != NULL) {
+        munmap(store->tombstones[i].addr, store->tombstones[i].length);
+    }
+    void *reserved = mmap(addr, length, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (reserved != MAP_FAILED && reserved != addr) { /* a kernel that does not know the flag */
+        munmap(reserved, length);
+        reserved = MAP_FAILED;
+    }
+    store->tombstones[i].addr = reserved == MAP_FAILED ? NULL : reserved;
+    store->tombstones[i].length = length;
+}
+
+static enum mc_status new_memory(struct mc_store *store, uint64_t size,
+                                 struct mc_ops_segment *segment) {
+    void *addr;
+    MC_TRY(mc_memory_alloc(store->engine, size, "*", &addr));
+    *segment = (struct mc_ops_segment){
+        .id = mc_uuid_make(&store->rng), .base = (uintptr_t)addr, .size = size};
+    return MC_OK;
+}
+
+static void free_memory(struct mc_store *store, const struct mc_ops_segment *segment) {
+    void *addr = (void *)(uintptr_t)segment->base;
+    enum mc_status status = mc_memory_free(store->engine, addr);
+    if (status != MC_OK) {
+        mc_error("segment memory could not be freed: base=%p status=%s", addr,
+                 mc_status_name(status));
+        return;
+    }
+    bury(store, addr, segment->size);
+}
+
+/* mc_ops_node.fresh_memory: the new is made before the old goes, so the two differ in address. */
+static enum mc_status replace_memory(void *ctx, struct mc_ops_segment *segment) {
+    struct mc_store *store = ctx;
+    struct mc_ops_segment old = *segment;
+    MC_TRY(new_memory(store, old.size, segment));
+    free_memory(store, &old);
+    return MC_OK;
+}
+
+static enum mc_status mount(struct mc_store *store, uint64_t bytes) {
+    MC_TRY(new_memory(store, bytes, &store->node.segment));
+    enum mc_status status = mc_ops_mount(store->ops, &store->node);
+    if (status != MC_OK) {
+        mc_error("the segment could not be mounted: name=%s bytes=%llu status=%s", store->name,
+                 (unsigned long long)bytes, mc_status_name(status));
+        free_memory(store, &store->node.segment);
+        store->node.segment.size = 0;
+    }
+    return status;
+}
+
+/* ---- heartbeat ----------------------------------------------------------------------------- */
+
+static void beat(struct mc_store *store) {
+    enum mc_status status = mc_ops_heartbeat(store->ops, &store->node);
+    atomic_store_explicit(&store->healthy, status == MC_OK, memory_order_relaxed);
+    if (status == MC_OK) {
+        if (store->failed_pings >= PINGS_BEFORE_COMPLAINT) {
+            mc_info("the master answers again: after_failed_pings=%u", store->failed_pings);
+        }
+        store->failed_pings = 0;
+    } else if (++store->failed_pings == PINGS_BEFORE_COMPLAINT) {
+        mc_warn("the master does not answer pings, trying on: status=%s", mc_status_name(status));
+    }
+}
+
+static void *heartbeat_main(void *arg) {
+    struct mc_store *store = arg;
+    const struct mc_clock *clock = mc_clock_system();
+    uint64_t ping_at = mc_now_ns(clock) + PING_PERIOD_NS; /* opening has just asked the master */
+    for (;;) {
+        if (mc_now_ns(clock) >= ping_at) {
+            beat(store);
+            ping_at = mc_now_ns(clock) + PING_PERIOD_NS;
+        }
+        uint64_t until = mc_min_u64(ping_at, mc_ops_view_renew(store->ops));
+        struct timespec wait = {(time_t)(until / MC_SEC), (long)(until % MC_SEC)};
+        pthread_mutex_lock(&store->lock);
+        store->wake_at_ns = until;
+        if (!store->stopping && until > mc_now_ns(clock)) {
+            pthread_cond_timedwait(&store->wake, &store->lock, &wait);
+        }
+        bool stopping = store->stopping;
+        pthread_mutex_unlock(&store->lock);
+        if (stopping) {
+            return NULL;
+        }
+    }
+}
+
+void mc_store_wake(struct mc_store *store) {
+    pthread_mutex_lock(&store->lock);
+    pthread_cond_signal(&store->wake);
+    pthread_mutex_unlock(&store->lock);
+}
+
+static enum mc_status start_heartbeat(struct mc_store *store) {
+    int error = pthread_create(&store->heartbeat, NULL, heartbeat_main, store);
+    if (error != 0) {
+        mc_error("the heartbeat thread could not be started: errno=%d", error);
+        return MC_INTERNAL_ERROR;
+    }
+    pthread_setname_np(store->heartbeat, "mc-heartbeat");
+    store->heartbeat_runs = true;
+    return MC_OK;
+}
+
+static void stop_heartbeat(struct mc_store *store) {
+    if (!store->heartbeat_runs) {
+        return;
+    }
+    pthread_mutex_lock(&store->lock);
+    store->stopping = true;
+    pthread_cond_signal(&store->wake);
+    pthread_mutex_unlock(&store->lock);
+    pthread_join(store->heartbeat, NULL);
+    store->heartbeat_runs = false;
+}
+
+/* ---- metrics ------------------------------------------------------------------------------- */
+
+static void register_metrics(struct mc_store *store) {
+    struct mc_ops_counters *c = mc_ops_counters(store->ops);
+    const struct {
+        const char *name, *help;
+        struct mc_metric *metric;
+    } counters[] = {
+        {"mooncake_client_rpc_count", "requests to the master", &c->rpcs},
+        {"mooncake_client_rpc_failures", "requests that were not answered or refused",
+         &c->rpc_failures},
+        {"mooncake_client_rpc_retries", "requests asked again", &c->rpc_retries},
+        {"mooncake_client_put_keys", "keys put or upserted", &c->puts},
+        {"mooncake_client_put_failures", "of these, failed", &c->put_failures},
+        {"mooncake_client_put_in_doubt", "of these, left to the master's timeouts",
+         &c->puts_abandoned},
+        {"mooncake_client_get_keys", "keys read", &c->gets},
+        {"mooncake_client_get_failures", "of these, missing or failed", &c->get_failures},
+        {"mooncake_transfer_write_bytes", "bytes written, each replica", &c->written_bytes},
+        {"mooncake_transfer_read_bytes", "bytes read", &c->read_bytes},
+        {"mooncake_client_replica_failovers", "reads that another replica had to serve",
+         &c->failovers},
+        {"mooncake_client_lease_renewals", "leases renewed", &c->leases_renewed},
+        {"mooncake_client_lease_expired", "reads that outlived their lease", &c->leases_expired},
+        {"mooncake_client_checksum_mismatches", "reads that a checksum denied",
+         &c->checksum_mismatches},
+        {"mooncake_client_views_opened", "views opened", &c->views_opened},
+        {"mooncake_client_views_lost", "views whose object went away", &c->views_lost},
+        {"mooncake_client_remounts", "times the segment was mounted again", &c->remounts},
+    };
+    for (size_t i = 0; i < MC_ARRAY_LEN(counters); i++) {
+        mc_metrics_register(store->metrics, MC_METRIC_COUNTER, counters[i].name, "",
+                            counters[i].help, counters[i].metric);
+    }
+    const struct {
+        const char *name;
+        struct mc_histogram *histogram;
+    } histograms[] = {
+        {"mooncake_transfer_put_latency", &store->latency.put},
+        {"mooncake_transfer_get_latency", &store->latency.get},
+        {"mooncake_transfer_batch_put_latency", &store->latency.put_batch},
+        {"mooncake_transfer_batch_get_latency", &store->latency.get_batch},
+        {"mooncake_client_exist_latency", &store->latency.exist},
+    };
+    for (size_t i = 0; i < MC_ARRAY_LEN(histograms); i++) {
+        mc_metrics_register(store->metrics, MC_METRIC_HISTOGRAM, histograms[i].name, "",
+                            "duration of a call in microseconds", histograms[i].histogram);
+    }
+}
+
+/* ---- open and close ------------------------------------------------------------------------ */
+
+static void create_ops(struct mc_store *store, const struct mc_store_options *o) {
+    struct mc_ops_config config = {.client = mc_uuid_make(&store->rng),
+                                   .tenant = o->tenant,
+                                   .host_id = store->host_id,
+                                   .timeout_ms = o->timeout_ms,
+                                   .checksum = o->checksum};
+    store->port = mc_real_port_create(store->rpc, store->engine);
+    store->ops = mc_ops_create(mc_real_port_face(store->port), &config);
+    store->node = (struct mc_ops_node){.name = store->name,
+                                       .te_endpoint = store->te_endpoint,
+                                       .protocol = store->protocol,
+                                       .host_id = store->host_id,
+                                       .fresh_memory = replace_memory,
+                                       .ctx = store};
+    register_metrics(store);
+}
+
+static struct mc_store *store_create(const struct mc_store_options *o) {
+    struct mc_store *store = mc_zalloc(sizeof(*store));
+    store->name_fd = -1;
+    store->metrics = mc_metrics_create();
+    snprintf(store->protocol, sizeof(store->protocol), "%s", o->protocol);
+    mc_rng_seed_system(&store->rng);
+    pthread_mutex_init(&store->lock, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&store->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return store;
+}
+
+static enum mc_status open_steps(struct mc_store *store, const struct mc_store_options *o) {
+    uint32_t connect_ms =
+        (uint32_t)env_u64("MC_RPC_CONNECT_TIMEOUT_MS", 1, 3600000, RPC_CONNECT_TIMEOUT_MS);
+    struct mc_hostport place;
+    MC_TRY(mc_rpc_client_create(o->master, RPC_CONNECTIONS, connect_ms, &store->rpc));
+    MC_TRY(choose_name(store, o->local_hostname, &place));
+    MC_TRY(start_engine(store, o, &place));
+    create_ops(store, o);
+    enum mc_status status = mc_ops_ready(store->ops);
+    if (status != MC_OK) {
+        mc_error("the master is not ready: master=%s status=%s", o->master, mc_status_name(status));
+        return status;
+    }
+    atomic_store_explicit(&store->healthy, true, memory_order_relaxed);
+    if (o->segment_bytes > 0) {
+        MC_TRY(mount(store, o->segment_bytes));
+    }
+    return start_heartbeat(store);
+}
+
+/* Takes down whatever was made. */
+static void store_destroy(struct mc_store *store) {
+    stop_heartbeat(store);
+    if (store->ops != NULL) {
+        if (store->node.segment.size > 0) {
+            enum mc_status status = mc_ops_unmount(store->ops, &store->node);
+            if (status != MC_OK) {
+                mc_warn(
+                    "the segment could not be unmounted, the master will notice: name=%s status=%s",
+                    store->name, mc_status_name(status));
+            }
+        }
+        mc_ops_destroy(store->ops);
+        mc_real_port_destroy(store->port);
+    }
+    if (store->node.segment.size > 0) {
+        free_memory(store, &store->node.segment);
+    }
+    if (store->owns_engine) {
+        mc_engine_destroy(store->engine);
+    }
+    for (unsigned i = 0; i < STORE_TOMBSTONES; i++) {
+        if (store->tombstones[i].addr != NULL) {
+            munmap(store->tombstones[i].addr, store->tombstones[i].length);
+        }
+    }
+    if (store->rpc != NULL) {
+        mc_rpc_client_destroy(store->rpc);
+    }
+    if (store->name_fd >= 0) {
+        close(store->name_fd);
+    }
+    mc_metrics_destroy(store->metrics);
+    pthread_cond_destroy(&store->wake);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
+
+MC_PUBLIC enum mc_status mc_store_open(const struct mc_store_options *options,
+                                       struct mc_store **out) {
+    MC_TRY(check_options(options));
+    struct mc_store *store = store_create(options);
+    enum mc_status status = open_steps(store, options);
+    if (status != MC_OK) {
+        store_destroy(store);
+        return status;
+    }
+    *out = store;
+    return MC_OK;
+}
+
+MC_PUBLIC void mc_store_close(struct mc_store *store) {
+    if (store != NULL) {
+        store_destroy(store);
+    }
+}

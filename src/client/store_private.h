@@ -1,0 +1,58 @@
+/* What the files of the store share: the store itself. Public face: mooncake/store.h. */
+#ifndef MC_CLIENT_STORE_PRIVATE_H
+#define MC_CLIENT_STORE_PRIVATE_H
+
+#include <pthread.h>
+
+#include "base/metrics.h"
+#include "client/ops.h"
+#include "client/port_real.h"
+#include "io/io.h"
+#include "mooncake/store.h"
+#include "rpc/rpc.h"
+
+#define STORE_TOMBSTONES 8
+
+struct mc_store_latency { /* microseconds */
+    struct mc_histogram put, get, put_batch, get_batch, exist;
+};
+
+struct mc_store {
+    struct mc_rpc_client *rpc;
+    struct mc_engine *engine; /* NULL with protocol "rpc_only" */
+    bool owns_engine;
+    struct mc_real_port *port;
+    struct mc_ops *ops;
+    struct mc_metrics *metrics;
+    struct mc_store_latency latency;
+
+    char name[MC_HOST_MAX + 8];        /* of this client, and of its segment */
+    char te_endpoint[MC_HOST_MAX + 8]; /* what peers open to reach the segment */
+    char host_id[MC_HOST_MAX];
+    char protocol[16];
+    int name_fd; /* holds the port in `name`, so that no other process draws it; -1 when it was
+                    given */
+
+    /* The heartbeat's. */
+    struct mc_ops_node node;
+    struct mc_rng rng;
+    struct {
+        void *addr;
+        size_t length;
+    } tombstones[STORE_TOMBSTONES]; /* addresses of replaced memory, kept from being used again */
+    unsigned tombstone_next;
+    unsigned failed_pings;
+    pthread_t heartbeat;
+    bool heartbeat_runs;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t wake;
+    bool stopping;
+    uint64_t wake_at_ns; /* when the heartbeat means to wake up */
+
+    _Atomic bool healthy; /* the last ping was answered */
+};
+
+/* Called after a view was opened: its lease may need the heartbeat earlier than planned. */
+void mc_store_wake(struct mc_store *store);
+
+#endif
