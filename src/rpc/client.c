@@ -420,7 +420,10 @@ struct many {
     size_t written;      /* requests that are written in full */
     size_t written_part; /* bytes of the next one */
     size_t answered;
-    bool *has;             /* which answers came */
+    struct answer {
+        size_t before; /* length of the caller's buffer */
+        bool here;
+    } * answers;
     enum mc_rpc_errc errc; /* the first that was not OK */
     struct mc_buf in;
 };
@@ -457,10 +460,10 @@ static enum mc_status many_write(struct many *m) {
 static enum mc_status many_take(struct many *m, const struct mc_rpc_reply_header *header,
                                 const char *body) {
     uint32_t index = header->seq - m->first_seq;
-    if (index >= m->written || m->has[index]) {
+    if (index >= m->written || m->answers[index].here) {
         return MC_ERR_PROTOCOL;
     }
-    m->has[index] = true;
+    m->answers[index].here = true;
     m->answered++;
     if (header->errc == MC_RPC_OK) {
         mc_buf_append(&m->replies[index], body, header->length);
@@ -519,6 +522,32 @@ static enum mc_status many_run(struct many *m) {
     return m->in.len == 0 ? MC_OK : MC_ERR_PROTOCOL;
 }
 
+/* On a fresh connection when the pooled ones turn out dead before a byte has left. */
+static enum mc_status many_call(struct many *m) {
+    for (;;) {
+        bool pooled;
+        enum mc_status status = acquire(m->call->client, m->call->deadline_ns, &m->c, &pooled);
+        if (status != MC_OK) {
+            return acquire_failed(status, &m->errc);
+        }
+        m->first_seq = m->c->seq + 1;
+        m->c->seq += (uint32_t)m->count;
+        status = many_run(m);
+        if (status == MC_OK) {
+            give_back(m->call->client, m->c);
+            return m->errc == MC_RPC_OK ? MC_OK : MC_RPC_FAIL;
+        }
+        bool untouched = m->written == 0 && m->written_part == 0;
+        if (status != MC_ERR_CLOSED || !pooled || !untouched) {
+            for (size_t i = 0; i < m->count; i++) {
+                m->replies[i].len = m->answers[i].before;
+            }
+            return exchange_failed(m->call, m->c, status, &m->errc);
+        }
+        forget(m->call->client, m->c);
+    }
+}
+
 enum mc_status mc_rpc_call_many(struct mc_rpc_client *client, uint32_t function_id,
                                 const struct mc_str *bodies, size_t count, uint64_t deadline_ns,
                                 struct mc_buf *reply_bodies) {
@@ -532,28 +561,12 @@ enum mc_status mc_rpc_call_many(struct mc_rpc_client *client, uint32_t function_
     }
     struct call call = {client, function_id, deadline_ns};
     struct many m = {.call = &call, .bodies = bodies, .count = count, .replies = reply_bodies};
-    enum mc_status status;
-    bool pooled;
-    m.has = mc_zalloc(count * sizeof(bool));
-    do {
-        status = acquire(client, deadline_ns, &m.c, &pooled);
-        if (status != MC_OK) {
-            break;
-        }
-        m.first_seq = m.c->seq + 1;
-        m.c->seq += (uint32_t)count;
-        status = many_run(&m);
-        bool untouched = m.written == 0 && m.written_part == 0;
-        if (status == MC_OK) {
-            give_back(client, m.c);
-        } else if (status == MC_ERR_CLOSED && pooled && untouched) {
-            forget(client, m.c);
-            status = MC_ERR_BUSY; /* another one may live */
-        } else {
-            status = exchange_failed(&call, m.c, status, &m.errc);
-        }
-    } while (status == MC_ERR_BUSY);
-    free(m.has);
+    m.answers = mc_alloc(count * sizeof(*m.answers));
+    for (size_t i = 0; i < count; i++) {
+        m.answers[i] = (struct answer){reply_bodies[i].len, false};
+    }
+    enum mc_status status = many_call(&m);
+    free(m.answers);
     mc_buf_free(&m.in);
-    return status == MC_OK && m.errc != MC_RPC_OK ? MC_RPC_FAIL : status;
+    return status;
 }

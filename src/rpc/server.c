@@ -51,7 +51,8 @@ struct connection {
     struct mc_buf out;
     size_t out_sent; /* of out */
     bool closing;
-    bool shut; /* the sending side is shut down */
+    bool input_ended; /* implies closing */
+    bool shut;        /* the sending side is shut down */
     uint64_t peer_words[MC_RPC_PEER_WORDS];
     struct mc_task adopt;
     char peer[PEER_TEXT];
@@ -133,13 +134,13 @@ static void connection_free(struct connection *c) {
 }
 
 static void sign_of_life(struct connection *c) {
-    if (c->worker->server->config.idle_timeout_ms == 0 || c->closing) {
-        return;
+    if (c->worker->server->config.idle_timeout_ms == 0 && !c->closing) {
+        return; /* nobody looks: spare the clock */
     }
     c->sign_of_life_ns = now_ns();
     c->progress = 0;
     mc_list_del(&c->link);
-    mc_list_push_back(&c->worker->open, &c->link);
+    mc_list_push_back(c->closing ? &c->worker->closing : &c->worker->open, &c->link);
 }
 
 static void sweep_start(struct worker *w) {
@@ -316,6 +317,14 @@ static void refuse_too_large(struct connection *c, const struct mc_rpc_request_h
     connection_start_closing(c);
 }
 
+/* The requests before it are answered, it is not, as upstream does. */
+static void refuse_bad_frame(struct connection *c, const struct mc_rpc_request_header *header) {
+    mc_warn_limited("not an RPC frame: peer=%s magic=%u version=%u", c->peer, header->magic,
+                    header->version);
+    mc_metric_add(&c->worker->server->metrics.bad_frames, 1);
+    connection_start_closing(c);
+}
+
 static bool header_valid(const struct mc_rpc_request_header *h) {
     return h->magic == MC_RPC_MAGIC && h->version == MC_RPC_VERSION &&
            h->serialize_type == MC_RPC_STRUCT_PACK;
@@ -333,10 +342,8 @@ static enum mc_status handle_frames(struct connection *c, const char *bytes, siz
     while (!c->closing && waiting_bytes(c) <= OUT_LIMIT && len - *used >= sizeof(header)) {
         memcpy(&header, bytes + *used, sizeof(header));
         if (!header_valid(&header)) {
-            mc_warn_limited("not an RPC frame: peer=%s magic=%u version=%u", c->peer, header.magic,
-                            header.version);
-            mc_metric_add(&w->server->metrics.bad_frames, 1);
-            return MC_ERR_PROTOCOL;
+            refuse_bad_frame(c, &header);
+            break;
         }
         uint64_t payload = (uint64_t)header.length + header.attach_length;
         if (payload > w->server->config.max_body_bytes) {
@@ -430,24 +437,43 @@ static enum mc_status process(struct connection *c, const char *bytes, size_t le
     return MC_OK;
 }
 
+static enum mc_status throw_away_input(struct connection *c) {
+    struct iovec iov = {c->worker->scratch, READ_BYTES};
+    size_t n = 0;
+    return c->stream.ops->readv(&c->stream, &iov, 1, &n);
+}
+
+/* The peer sends no more, but may still read: what was asked before is answered. */
+static enum mc_status end_of_input(struct connection *c) {
+    if (waiting_bytes(c) == 0) {
+        return MC_ERR_CLOSED;
+    }
+    c->input_ended = true;
+    connection_start_closing(c);
+    return MC_OK;
+}
+
 static enum mc_status connection_ready(struct connection *c, uint32_t events) {
+    bool readable = events & (EPOLLIN | EPOLLHUP | EPOLLERR);
     if (waiting_bytes(c) > 0 && (events & EPOLLOUT)) {
         MC_TRY(flush(c));
     }
-    if (c->closing) { /* whatever still comes is thrown away */
-        struct iovec iov = {c->worker->scratch, READ_BYTES};
-        size_t n = 0;
-        return events & (EPOLLIN | EPOLLHUP | EPOLLERR)
-                   ? c->stream.ops->readv(&c->stream, &iov, 1, &n)
-                   : MC_OK;
+    if (c->input_ended) {
+        return waiting_bytes(c) == 0 || (events & (EPOLLHUP | EPOLLERR)) ? MC_ERR_CLOSED : MC_OK;
+    }
+    if (c->closing) {
+        return readable ? throw_away_input(c) : MC_OK;
     }
     if (waiting_bytes(c) > OUT_LIMIT) {
         return events & (EPOLLHUP | EPOLLERR) ? MC_ERR_CLOSED : MC_OK;
     }
     char *bytes = c->in.data;
     size_t len = c->in.len;
-    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-        MC_TRY(read_input(c, &bytes, &len));
+    if (readable) {
+        enum mc_status status = read_input(c, &bytes, &len);
+        if (status != MC_OK) {
+            return status == MC_ERR_CLOSED ? end_of_input(c) : status;
+        }
     }
     return len > 0 ? process(c, bytes, len) : MC_OK;
 }
@@ -461,8 +487,8 @@ static void on_ready(struct mc_reactor_fd *watch, uint32_t events) {
         connection_free(c);
         return;
     }
-    uint32_t want =
-        (waiting_bytes(c) > OUT_LIMIT ? 0 : EPOLLIN) | (waiting_bytes(c) > 0 ? EPOLLOUT : 0);
+    bool read_on = !c->input_ended && (c->closing || waiting_bytes(c) <= OUT_LIMIT);
+    uint32_t want = (read_on ? EPOLLIN : 0) | (waiting_bytes(c) > 0 ? EPOLLOUT : 0);
     mc_reactor_modify(w->reactor, &c->watch, want);
 }
 
