@@ -69,7 +69,7 @@ static inline struct mc_rpc_client *test_client(const struct test_server *s, uns
 }
 
 static inline uint64_t test_deadline(void) {
-    return mc_now_ns(mc_clock_system()) + 20 * MC_SEC;
+    return mc_now_ns(mc_clock_system()) + 120 * MC_SEC;
 }
 
 static inline int test_socket(const struct test_server *s) {

@@ -118,7 +118,7 @@ static void test_error_bodies_are_upstreams(void **state) {
 }
 
 static void test_pipelined_calls_of_mixed_sizes(void **state) {
-    enum { COUNT = 3000 };
+    enum { COUNT = 1500 };
     struct test_server s = test_server_start((struct mc_rpc_server_config){0});
     struct mc_rpc_client *client = test_client(&s, 1);
     struct mc_str bodies[COUNT];
