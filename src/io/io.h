@@ -64,6 +64,32 @@ MC_MUST_USE enum mc_status mc_recv_all(int fd, void *buffer, size_t len, uint64_
  * MC_ERR_TIMEOUT. */
 MC_MUST_USE enum mc_status mc_wait_ready(int fd, short events, uint64_t deadline_ns);
 
+/* ---- messages between processes of one host -------------------------------------------------------------- */
+
+/* Sequenced packets over an abstract unix socket (it has no file; who is in the same network namespace reaches it). They
+ * can carry a file descriptor, and the kernel says who is at the other end. */
+MC_MUST_USE enum mc_status mc_local_listen(const char *name, int *fd); /* non-blocking */
+/* MC_ERR_NOT_FOUND when none waits. Non-blocking. */
+MC_MUST_USE enum mc_status mc_local_accept(int listen_fd, int *fd);
+/* Blocking, every later operation too, each at most timeout_ms. MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT. */
+MC_MUST_USE enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *fd);
+/* One whole message; pass_fd -1 = none. MC_ERR_TIMEOUT when there is no room (in time). */
+MC_MUST_USE enum mc_status mc_local_send(int fd, const void *message, size_t len, int pass_fd);
+/* One message of exactly `len` bytes, else MC_ERR_PROTOCOL; *passed_fd is -1 when none came. MC_ERR_CLOSED;
+ * MC_ERR_TIMEOUT when none has come (in time). */
+MC_MUST_USE enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd);
+
+/* The process that connected (or listened, seen from the other end). The pidfd is the process itself: it stays so when the
+ * pid is given to another. MC_NOT_SUPPORTED when the kernel cannot tell (another pid namespace). */
+struct mc_process {
+    int32_t pid;
+    uint32_t uid;
+    int pidfd; /* the caller closes it */
+};
+MC_MUST_USE enum mc_status mc_local_peer(int fd, struct mc_process *out);
+/* False from the moment that the process has ended. One system call. */
+bool mc_process_alive(int pidfd);
+
 /* ---- streams: what a connection speaks through ----------------------------------------------------------- */
 
 /* A byte stream over a connected socket, plain or (later) TLS. Non-blocking: *n is what moved, MC_OK with *n == 0 means

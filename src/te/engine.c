@@ -352,6 +352,7 @@ const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine)
 }
 const char *mc_engine_host(const struct mc_engine *engine) { return engine->host; }
 struct mc_uuid mc_engine_id(const struct mc_engine *engine) { return engine->id; }
+const char *mc_engine_boot_id(const struct mc_engine *engine) { return engine->boot_id; }
 struct mc_metrics *mc_engine_registry(struct mc_engine *engine) { return engine->metrics; }
 unsigned mc_engine_reactor_count(const struct mc_engine *engine) { return engine->reactor_count; }
 struct mc_reactor *mc_engine_reactor(struct mc_engine *engine, unsigned index) {

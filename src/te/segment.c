@@ -58,10 +58,21 @@ static void forget(struct mc_segment_slot *slot) {
     }
 }
 
+/* Nobody uses the segment any more. */
+static void close_transports(struct mc_segment_slot *slot) {
+    struct mc_engine *engine = slot->base.engine;
+    forget(slot);
+    for (unsigned i = 0; i < engine->transport_count; i++) {
+        if (engine->transports[i]->ops->close != NULL) {
+            engine->transports[i]->ops->close(engine->transports[i], &slot->base);
+        }
+    }
+}
+
 static void reclaim(struct mc_job *job) {
     struct mc_segment_slot *slot = mc_container_of(job, struct mc_segment_slot, reclaim_job);
     struct mc_engine *engine = slot->base.engine;
-    forget(slot);
+    close_transports(slot);
     mc_peer_desc_put(slot->desc);
     slot->desc = NULL;
     pthread_mutex_lock(&engine->table_lock);
@@ -333,7 +344,7 @@ void mc_segments_destroy(struct mc_engine *engine) {
         struct mc_segment_slot *slot =
             atomic_load_explicit(&engine->slots[i], memory_order_relaxed);
         if (slot->desc != NULL) {
-            forget(slot);
+            close_transports(slot);
             mc_peer_desc_put(slot->desc);
         }
         pthread_mutex_destroy(&slot->lock);

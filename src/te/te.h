@@ -137,6 +137,8 @@ struct mc_transport_ops {
     /* The segment is going away or its peer restarted: drop connections and mappings. Slices still in flight end with an
      * error. When the segment goes away no slice is in flight, and transport_state[index] must be NULL afterwards. */
     void (*forget)(struct mc_transport *t, struct mc_segment *segment);
+    /* After the last forget(): no call for this segment follows; frees what was kept beside it. May be NULL. */
+    void (*close)(struct mc_transport *t, struct mc_segment *segment);
     /* mc_segment_map; NULL when the transport cannot. */
     const void *(*map)(struct mc_transport *t, struct mc_segment *segment, uint64_t addr, uint64_t length);
 };
@@ -159,6 +161,7 @@ MC_MUST_USE enum mc_status mc_engine_create_with(const struct mc_engine_options 
 const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine); /* numbers hold no 0 = default */
 const char *mc_engine_host(const struct mc_engine *engine); /* the address told to peers */
 struct mc_uuid mc_engine_id(const struct mc_engine *engine);
+const char *mc_engine_boot_id(const struct mc_engine *engine); /* of this host's kernel; "" when unknown */
 struct mc_metrics *mc_engine_registry(struct mc_engine *engine);
 struct mc_reactor;
 unsigned mc_engine_reactor_count(const struct mc_engine *engine);

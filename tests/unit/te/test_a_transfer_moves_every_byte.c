@@ -7,7 +7,7 @@
 
 #include "mooncake/transfer.h"
 #include "support/support.h"
-#include "te/te.h"
+#include "unit/te/te_support.h"
 
 #define ARENA (8u << 20)
 
@@ -128,14 +128,6 @@ static void move_all(struct mc_engine *e, mc_segment_id segment, char *remote) {
     move_batch(e, segment, remote, 1000);
 }
 
-static int64_t counter(struct mc_engine *e, const char *line_start) {
-    char *text = mc_engine_metrics(e);
-    const char *at = strstr(text, line_start);
-    int64_t value = at == NULL ? -1 : strtoll(strchr(at, ' ') + 1, NULL, 10);
-    free(text);
-    return value;
-}
-
 static void local_memory_is_copied(void **state) {
     struct mc_engine *e = engine(false, false);
     mc_segment_id segment = -1;
@@ -144,7 +136,7 @@ static void local_memory_is_copied(void **state) {
     assert_ok(mc_segment_open(e, mc_engine_name(e), &segment));
     assert_int_equal(segment, MC_LOCAL_SEGMENT);
     move_all(e, segment, memory);
-    assert_true(counter(e, "mooncake_te_transfer_bytes_total{transport=\"local\",op=\"read\"}") > 0);
+    assert_true(te_counter(e, "mooncake_te_transfer_bytes_total{transport=\"local\",op=\"read\"}") > 0);
     assert_ok(mc_memory_unregister(e, memory));
     struct mc_transfer_request gone = {MC_TRANSFER_READ, memory, segment,
                                        (uint64_t)(uintptr_t)memory + 8, 8};
@@ -166,10 +158,28 @@ static void tcp_moves_every_byte(void **state) {
     struct pair p;
     open_pair(&p, true, false);
     move_all(p.a, p.segment, p.b_memory);
-    assert_true(counter(p.a, "mooncake_te_transfer_bytes_total{transport=\"tcp\",op=\"read\"}") >
+    assert_true(te_counter(p.a, "mooncake_te_transfer_bytes_total{transport=\"tcp\",op=\"read\"}") >
                 1000 * 4001);
-    assert_int_equal(counter(p.a, "mooncake_te_slice_failures_total{transport=\"tcp\"}"), 0);
+    assert_int_equal(te_counter(p.a, "mooncake_te_slice_failures_total{transport=\"tcp\"}"), 0);
     close_pair(&p, false);
+}
+
+static void shared_memory_moves_every_byte(bool allocated) {
+    struct pair p;
+    open_pair(&p, false, allocated);
+    move_all(p.a, p.segment, p.b_memory);
+    assert_true(te_counter(p.a, "mooncake_te_transfer_bytes_total{transport=\"shm\",op=\"read\"}") >
+                1000 * 4001);
+    assert_int_equal(te_counter(p.a, "mooncake_te_slices_total{transport=\"tcp\",op=\"read\"}"), 0);
+    assert_int_equal(te_counter(p.a, "mooncake_te_slice_failures_total{transport=\"shm\"}"), 0);
+    assert_int_equal(te_counter(p.b, "mooncake_te_shm_guests"), 1);
+    close_pair(&p, allocated);
+}
+
+static void allocated_memory_is_mapped(void **state) { shared_memory_moves_every_byte(true); }
+
+static void registered_memory_is_copied_by_the_kernel(void **state) {
+    shared_memory_moves_every_byte(false);
 }
 
 struct thread_work {
@@ -200,6 +210,13 @@ static void threads_share_an_engine(struct pair *p) {
     }
 }
 
+static void shm_serves_several_threads(void **state) {
+    struct pair p;
+    open_pair(&p, false, true);
+    threads_share_an_engine(&p);
+    close_pair(&p, true);
+}
+
 static void tcp_serves_several_threads(void **state) {
     struct pair p;
     open_pair(&p, true, false);
@@ -213,6 +230,9 @@ int main(void) {
         cmocka_unit_test(the_own_segment_is_reachable_without_memcpy),
         cmocka_unit_test(tcp_moves_every_byte),
         cmocka_unit_test(tcp_serves_several_threads),
+        cmocka_unit_test(allocated_memory_is_mapped),
+        cmocka_unit_test(registered_memory_is_copied_by_the_kernel),
+        cmocka_unit_test(shm_serves_several_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,159 @@
+/* Messages between processes of one host: abstract SOCK_SEQPACKET sockets, descriptors in SCM_RIGHTS, and pidfds. */
+#include "io/io.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+#define BACKLOG 128
+
+static enum mc_status make_address(const char *name, struct sockaddr_un *out, socklen_t *len) {
+    size_t name_len = strlen(name);
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (name_len == 0 || name_len + 1 > sizeof(out->sun_path)) {
+        return MC_ERR_BAD_ADDRESS;
+    }
+    memcpy(out->sun_path + 1, name, name_len); /* a leading NUL: abstract */
+    *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + name_len);
+    return MC_OK;
+}
+
+enum mc_status mc_local_listen(const char *name, int *out) {
+    struct sockaddr_un address;
+    socklen_t len;
+    MC_TRY(make_address(name, &address, &len));
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 || listen(fd, BACKLOG) != 0) {
+        enum mc_status status = errno == EADDRINUSE ? MC_ERR_ADDRESS_IN_USE : MC_ERR_IO;
+        mc_warn("local socket failed name=%s errno=%d", name, errno);
+        if (fd >= 0) {
+            close(fd);
+        }
+        return status;
+    }
+    *out = fd;
+    return MC_OK;
+}
+
+enum mc_status mc_local_accept(int listen_fd, int *out) {
+    int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        return errno == EAGAIN || errno == ECONNABORTED ? MC_ERR_NOT_FOUND : MC_ERR_IO;
+    }
+    *out = fd;
+    return MC_OK;
+}
+
+enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *out) {
+    struct sockaddr_un address;
+    socklen_t len;
+    struct timeval timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
+    MC_TRY(make_address(name, &address, &len));
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return MC_ERR_IO;
+    }
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) != 0 ||
+        connect(fd, (struct sockaddr *)&address, len) != 0) {
+        enum mc_status status = errno == EAGAIN ? MC_ERR_TIMEOUT : MC_ERR_UNREACHABLE;
+        close(fd);
+        return status;
+    }
+    *out = fd;
+    return MC_OK;
+}
+
+enum mc_status mc_local_send(int fd, const void *message, size_t len, int pass_fd) {
+    struct iovec iov = {(void *)(uintptr_t)message, len};
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (pass_fd >= 0) {
+        memset(&control, 0, sizeof(control));
+        header.msg_control = control.space;
+        header.msg_controllen = sizeof(control.space);
+        struct cmsghdr *cmsg = CMSG_FIRSTHDR(&header);
+        cmsg->cmsg_level = SOL_SOCKET;
+        cmsg->cmsg_type = SCM_RIGHTS;
+        cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(cmsg), &pass_fd, sizeof(int));
+    }
+    ssize_t n;
+    do {
+        n = sendmsg(fd, &header, MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    if (n == (ssize_t)len) {
+        return MC_OK;
+    }
+    return n < 0 && errno == EAGAIN ? MC_ERR_TIMEOUT : MC_ERR_CLOSED;
+}
+
+enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd) {
+    struct iovec iov = {message, len};
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr header = {.msg_iov = &iov,
+                            .msg_iovlen = 1,
+                            .msg_control = control.space,
+                            .msg_controllen = sizeof(control.space)};
+    ssize_t n;
+    *passed_fd = -1;
+    do {
+        n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    if (n <= 0) {
+        return n < 0 && errno == EAGAIN ? MC_ERR_TIMEOUT : MC_ERR_CLOSED;
+    }
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c != NULL; c = CMSG_NXTHDR(&header, c)) {
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+            c->cmsg_len == CMSG_LEN(sizeof(int))) {
+            memcpy(passed_fd, CMSG_DATA(c), sizeof(int));
+        }
+    }
+    if (n != (ssize_t)len || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+        if (*passed_fd >= 0) {
+            close(*passed_fd);
+            *passed_fd = -1;
+        }
+        return MC_ERR_PROTOCOL;
+    }
+    return MC_OK;
+}
+
+enum mc_status mc_local_peer(int fd, struct mc_process *out) {
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || cred.pid <= 0) {
+        return MC_NOT_SUPPORTED;
+    }
+    int pidfd = -1;
+    len = sizeof(pidfd);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) != 0) {
+        /* Older kernels: by number. Callers that go on to use the pid prove by other means whose it is. */
+        pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0);
+    }
+    if (pidfd < 0) {
+        return MC_NOT_SUPPORTED;
+    }
+    *out = (struct mc_process){cred.pid, cred.uid, pidfd};
+    return MC_OK;
+}
+
+bool mc_process_alive(int pidfd) {
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return poll(&p, 1, 0) == 0;
+}
