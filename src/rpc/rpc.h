@@ -75,6 +75,8 @@ struct mc_rpc_server_config {
     bool no_delay; /* set it: without, the kernel may hold an answer back until the one before is
                       acknowledged */
     mc_rpc_handler handler;
+    /* A connection has closed, from whichever side; on its reactor thread. May be NULL. */
+    void (*closed)(void *ctx, const uint64_t *peer_words, const char *peer);
     void *ctx;
     struct mc_metrics *metrics; /* may be NULL */
 };

@@ -123,6 +123,10 @@ static uint64_t now_ns(void) {
 
 static void connection_free(struct connection *c) {
     struct worker *w = c->worker;
+    const struct mc_rpc_server_config *config = &w->server->config;
+    if (config->closed != NULL) {
+        config->closed(config->ctx, c->peer_words, c->peer);
+    }
     mc_reactor_remove(w->reactor, &c->watch);
     c->stream.ops->close(&c->stream);
     mc_list_del(&c->link);
