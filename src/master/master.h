@@ -1,13 +1,14 @@
 /*
  * master: the metadata of the store. Index, placement, leases, eviction, segments, clients.
  *
- * The core is a thread-safe state machine without threads, sockets or clocks of its own: time comes from an mc_clock,
- * randomness from a seed, and the periodic work (eviction, expiry, releases) is one function that somebody calls. So the
- * real program and the simulator run the same code.
+ * The core is a thread-safe state machine without threads, sockets or clocks of its own: time comes
+ * from an mc_clock, randomness from a seed, and the periodic work (eviction, expiry, releases) is
+ * one function that somebody calls. So the real program and the simulator run the same code.
  *
- * One function per RPC family lives behind mc_master_handle(), which takes decoded arguments of wire/master_rpc.h and
- * fills the answer; mc_master_serve() wraps it with decoding and encoding, so that the RPC server, the embedded
- * master and the simulator all enter by one door. May call base, io, wire.
+ * One function per RPC family lives behind mc_master_handle(), which takes decoded arguments of
+ * wire/master_rpc.h and fills the answer; mc_master_serve() wraps it with decoding and encoding, so
+ * that the RPC server, the embedded master and the simulator all enter by one door. May call base,
+ * io, wire.
  */
 #ifndef MC_MASTER_MASTER_H
 #define MC_MASTER_MASTER_H
@@ -33,38 +34,56 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t quota_bytes;
     bool enable_offload;
     uint64_t seed; /* of placement and ids; 0 = from the system */
-    /* called (without locks held) for each segment of a client that expired: the program deletes its metadata keys */
+    /* For tests only: a master that is wrong on purpose, so that a checker can prove that it would
+     * notice. */
+    enum mc_master_break {
+        MC_BREAK_NONE = 0,
+        MC_BREAK_EARLY_FREE,    /* the extents of a complete object are handed out again */
+        MC_BREAK_EARLY_VISIBLE, /* an object can be read from PutStart on */
+        MC_BREAK_NO_LEASES,     /* eviction ignores leases */
+    } break_mode;
+    /* called (without locks held) for each segment of a client that expired: the program deletes
+     * its metadata keys */
     void (*on_segment_lost)(void *ctx, struct mc_str segment_name);
     void *on_segment_lost_ctx;
 };
 void mc_master_config_init(struct mc_master_config *config);
 
 struct mc_master;
-struct mc_master *mc_master_create(const struct mc_master_config *config, const struct mc_clock *clock,
+struct mc_master *mc_master_create(const struct mc_master_config *config,
+                                   const struct mc_clock *clock,
                                    struct mc_metrics *metrics /* may be NULL */);
 void mc_master_destroy(struct mc_master *m);
 
-/* Runs RPC `rpc` with decoded `args` (the struct of MC_MASTER_RPC_TABLE); fills `ret`, whose strings and vectors live in
- * `arena`. Thread safe; never blocks on I/O. */
-void mc_master_handle(struct mc_master *m, enum mc_master_rpc rpc, const void *args, struct mc_arena *arena, void *ret);
+/* Runs RPC `rpc` with decoded `args` (the struct of MC_MASTER_RPC_TABLE); fills `ret`, whose
+ * strings and vectors live in `arena`. Thread safe; never blocks on I/O. */
+void mc_master_handle(struct mc_master *m, enum mc_master_rpc rpc, const void *args,
+                      struct mc_arena *arena, void *ret);
 
 /* The same from bytes to bytes: an mc_rpc_handler (ctx = struct mc_master *). */
-void mc_master_serve(void *master, const struct mc_rpc_request *request, struct mc_rpc_reply *reply);
+void mc_master_serve(void *master, const struct mc_rpc_request *request,
+                     struct mc_rpc_reply *reply);
 
-/* Eviction, lease and client expiry, discarded puts, graceful unmounts. Call about every 10 ms; returns after a bounded
- * amount of work. */
+/* Eviction, lease and client expiry, discarded puts, graceful unmounts. Call about every 10 ms;
+ * returns after a bounded amount of work. */
 void mc_master_tick(struct mc_master *m);
 
-/* ---- looking inside (HTTP admin, `mooncake ls`, fsck, simulator) ------------------------------------------- */
+/* ---- looking inside (HTTP admin, `mooncake ls`, fsck, simulator)
+ * ------------------------------------------- */
 
 struct mc_master_totals {
     uint64_t keys, capacity_bytes, allocated_bytes, segments, clients;
 };
 void mc_master_totals(struct mc_master *m, struct mc_master_totals *out);
 
-/* Calls fn for every key of the tenant (NULL = all), in no order, without holding locks during fn. Stops when fn returns false. */
-void mc_master_each_key(struct mc_master *m, const char *tenant, bool (*fn)(void *ctx, struct mc_str tenant, struct mc_str key),
-                        void *ctx);
+/* Calls fn for every key of the tenant (NULL = all), in no order, without holding locks during fn.
+ * Stops when fn returns false. */
+void mc_master_each_key(struct mc_master *m, const char *tenant,
+                        bool (*fn)(void *ctx, struct mc_str tenant, struct mc_str key), void *ctx);
+
+/* Removes every object of the tenant (NULL = all tenants) that is complete and, unless `force`, not
+ * leased; how many. */
+int64_t mc_master_remove_all(struct mc_master *m, const char *tenant, bool force);
 
 struct mc_master_segment_info {
     struct mw_segment segment; /* strings live in the arena passed in */
@@ -73,14 +92,16 @@ struct mc_master_segment_info {
     uint64_t used_bytes, capacity_bytes;
 };
 /* All segments; the array lives in the arena. */
-struct mc_master_segment_info *mc_master_segments(struct mc_master *m, struct mc_arena *arena, size_t *count);
+struct mc_master_segment_info *mc_master_segments(struct mc_master *m, struct mc_arena *arena,
+                                                  size_t *count);
 
 /* The replicas of a key without granting a lease or counting a hit. */
-enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct mc_str key, struct mc_arena *arena,
-                              struct mw_replica_list *out);
+enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct mc_str key,
+                              struct mc_arena *arena, struct mw_replica_list *out);
 
-/* Proves that live extents are disjoint and equal the allocators' used set, that counters equal what they count, and that
- * every index entry can be found; appends a line for each fault. MC_OK when there is none. Slow; stops the world. */
+/* Proves that live extents are disjoint and equal the allocators' used set, that counters equal
+ * what they count, and that every index entry can be found; appends a line for each fault. MC_OK
+ * when there is none. Slow; stops the world. */
 enum mc_status mc_master_fsck(struct mc_master *m, struct mc_buf *report);
 
 #endif

@@ -1,0 +1,456 @@
+/*
+ * The inside of the master: objects, shards, segments, clients, groups, and who may touch what.
+ *
+ * Locks, in the order in which they are taken; none is held across a call that leaves the room:
+ *   segments_lock  the table of segments. Read-held by whoever allocates, from the choice of the
+ * segment until the object is in the index, so that after an unmount took it for writing no new
+ * replica on that segment appears. shard lock     one of 1024, by the hash of tenant and key: the
+ * objects in it, their replicas, lists, slab. group lock     one of 64: membership and the shared
+ * lease of a group. clients, discard, allocator, page pool: leaves; nothing else is taken under
+ * them.
+ *
+ * A replica holds a pointer to its segment; a segment is freed only when its allocator has no live
+ * extent, so the pointer is good as long as the replica is (under the shard's lock).
+ */
+#ifndef MC_MASTER_CORE_H
+#define MC_MASTER_CORE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "master/allocator.h"
+#include "master/lock.h"
+#include "master/master.h"
+#include "master/slab.h"
+
+#define MC_SHARD_BITS       10u
+#define MC_SHARDS           (1u << MC_SHARD_BITS)
+#define MC_GROUP_SHARDS     64u
+#define MC_MAX_KEY_BYTES    65536u
+#define MC_MAX_TENANT_BYTES 1024u
+#define MC_MAX_REPLICAS     32u
+#define MC_CLIENT_BUCKETS   1024u
+#define MC_PEER_SLOTS       4096u
+
+/* ---- objects
+ * --------------------------------------------------------------------------------------------- */
+
+struct mc_replica {
+    uint64_t id;
+    struct mc_segment *segment;
+    uint64_t offset;
+    uint32_t handle; /* of the segment's allocator */
+    uint8_t type;    /* enum mc_replica_type; MEMORY is the only one so far */
+    uint8_t status;  /* enum mc_replica_status */
+    uint16_t refs;   /* copy and move tasks that read from it */
+};
+_Static_assert(sizeof(struct mc_replica) == 32, "one replica, half a cache line");
+
+/* Which list of its shard an object is in. The first four are ordered by lease_until_ms, oldest
+ * first; who was asked for has lists of its own, because a lease that was granted ends later than
+ * one that began and ended with PutEnd. */
+enum mc_object_list {
+    MC_LIST_FRESH,      /* complete, nobody asked for it since */
+    MC_LIST_TOUCHED,    /* complete, had a lease */
+    MC_LIST_SOFT_FRESH, /* the same, soft-pinned: second choice of the eviction */
+    MC_LIST_SOFT_TOUCHED,
+    MC_LIST_PROCESSING, /* being written; ordered by started_ms */
+    MC_LIST_COUNT,
+    MC_LIST_NONE = MC_LIST_COUNT, /* hard-pinned, or source of a task: never evicted */
+};
+
+/* What only some objects have. */
+struct mc_object_ext {
+    struct mc_object *object;
+    struct mc_group *group; /* NULL = ungrouped */
+    struct mc_list member;  /* in the group */
+    uint64_t
+        joined_at; /* the group's refresh number when the object joined: later refreshes cover it */
+    uint64_t soft_until_ms; /* 0 = not soft-pinned */
+    uint64_t pending_ttl_ms;
+    uint32_t heap_index; /* in the shard's heap of soft-pin deadlines */
+    uint8_t pending_pin; /* enum mc_soft_pin, commits when the first replica becomes readable */
+};
+
+struct mc_object {
+    struct mc_list link; /* in the list that `list` names */
+    uint64_t size;
+    struct mc_uuid writer; /* whose PutStart made it: only it may end or revoke */
+    uint64_t lease_until_ms;
+    uint64_t started_ms;
+    uint64_t checksum;
+    struct mc_object_ext *ext;
+    struct mc_replica *more; /* replicas beyond the first */
+    struct mc_replica first;
+    uint32_t key_len;
+    uint16_t tenant_len; /* 0 = "default" */
+    uint8_t replica_count;
+    uint8_t list; /* enum mc_object_list */
+    bool has_checksum : 1;
+    bool hard_pin : 1;
+    bool has_task : 1; /* a copy or move is running */
+    char bytes[];      /* tenant, then key */
+};
+#define MC_OBJECT_BYTES(tenant_len, key_len)                                                       \
+    (offsetof(struct mc_object, bytes) + (tenant_len) + (key_len))
+
+static inline struct mc_replica *mc_object_replica(struct mc_object *o, unsigned i) {
+    return i == 0 ? &o->first : &o->more[i - 1];
+}
+static inline struct mc_str mc_object_tenant(const struct mc_object *o) {
+    return (struct mc_str){o->bytes, o->tenant_len};
+}
+static inline struct mc_str mc_object_key(const struct mc_object *o) {
+    return (struct mc_str){o->bytes + o->tenant_len, o->key_len};
+}
+
+/* A key as the index wants it. The tenant "default" is the empty one. */
+struct mc_key {
+    struct mc_str tenant;
+    struct mc_str user;
+    uint64_t hash;
+};
+
+struct mc_shard {
+    struct mc_lock lock;
+    uint32_t slot_mask;     /* slots - 1 */
+    _Atomic uint32_t count; /* written under the lock */
+    uint32_t heap_count, heap_cap;
+    uint64_t *slots;
+    struct mc_object_ext **heap; /* soft-pin deadlines, earliest first */
+    struct mc_list lists[MC_LIST_COUNT];
+    struct mc_slab slab;
+} __attribute__((aligned(MC_CACHE_LINE)));
+
+struct mc_group {
+    struct mc_group *next; /* in the bucket */
+    uint64_t hash;
+    struct mc_list members;
+    uint64_t lease_until_ms;
+    uint64_t refreshes; /* how often the lease was renewed; see mc_object_ext.joined_at */
+    bool changed;       /* membership changed since */
+    uint32_t member_count;
+    uint32_t tenant_len, id_len;
+    char bytes[];
+};
+struct mc_group_shard {
+    struct mc_lock lock;
+    uint32_t bucket_mask, count;
+    struct mc_group **buckets;
+};
+
+/* ---- segments and clients
+ * -------------------------------------------------------------------------------- */
+
+struct mc_segment {
+    struct mw_segment info; /* strings are the segment's own */
+    uint64_t serial;        /* never reused, unlike the address of this struct */
+    uint64_t name_hash;
+    struct mc_uuid client;
+    struct mc_allocator *allocator;
+    _Atomic int status;     /* enum mc_segment_status; UNMOUNTING: its replicas are hidden */
+    uint64_t unmount_at_ms; /* graceful unmount; 0 = none */
+    uint64_t
+        closed_until_ms; /* no allocation before: somebody may still read or write the same bytes */
+    uint64_t unmounted_ms;
+    bool held_objects;   /* when it was unmounted */
+    uint32_t sweep_left; /* shards that may still name it */
+    uint64_t retired_as; /* the how-manieth unmount */
+    struct mc_segment *next_retired;
+    struct mc_metrics *metrics;
+};
+
+struct mc_client {
+    struct mc_client *next;
+    struct mc_uuid id;
+    uint64_t last_seen_ms;
+    bool remounted; /* told us all its segments since it was last unknown */
+};
+
+/* An extent whose object has gone but whose bytes somebody may still be writing or reading. */
+struct mc_discarded {
+    struct mc_list link; /* by free_at_ms, earliest first */
+    struct mc_segment *segment;
+    uint64_t size;
+    uint64_t free_at_ms;
+    uint32_t handle;
+};
+
+/* ---- counters
+ * -------------------------------------------------------------------------------------------- */
+
+struct mc_rpc_counters {
+    struct mc_metric requests, failures, partial_successes, items, failed_items;
+};
+struct mc_master_counters {
+    struct mc_rpc_counters rpc[MC_MASTER_RPC_COUNT];
+    struct mc_metric put_start_alloc_failures, put_start_partial_allocations;
+    struct mc_metric discards, discard_releases, discarded_bytes;
+    struct mc_metric evictions_attempted, evictions_successful, evicted_keys, evicted_bytes;
+    struct mc_metric gets, valid_gets, hits, hit_bytes;
+    struct mc_metric soft_pins;
+    struct mc_histogram value_size;
+};
+
+/* ---- the master
+ * ------------------------------------------------------------------------------------------ */
+
+struct mc_placement_ops;
+
+struct mc_master {
+    struct mc_master_config config;
+    const struct mc_clock *clock;
+    struct mc_metrics *metrics;
+    uint64_t hash_seed;
+    _Atomic uint64_t rng_state;
+    _Atomic uint64_t next_replica_id;
+    const struct mc_placement_ops *placement;
+
+    pthread_rwlock_t segments_lock;
+    struct mc_segment **segments; /* mounted */
+    size_t segment_count, segment_cap;
+    struct mc_segment *retired; /* unmounting */
+    uint64_t next_serial, retired_total;
+
+    struct mc_lock clients_lock;
+    struct mc_client *clients[MC_CLIENT_BUCKETS];
+    size_t client_count;
+    uint64_t next_client_check_ms; /* tick only */
+
+    struct mc_lock discard_lock;
+    struct mc_list discarded;
+
+    _Atomic bool need_eviction; /* a put found no room */
+    _Atomic uint32_t sweep_left;
+    uint32_t sweep_next; /* tick only */
+    uint32_t expire_next;
+    struct { /* tick only: an eviction that goes on in the next tick */
+        uint64_t wanted, least, evicted;
+        bool running;
+    } evict;
+    struct mc_lock tick_lock;
+    /* What release a peer speaks, by the hash of its address: 1 + version. A hint, see handle.c. */
+    _Atomic uint8_t peer_version[MC_PEER_SLOTS];
+
+    struct mc_master_counters counters;
+    struct mc_group_shard groups[MC_GROUP_SHARDS];
+    struct mc_page_pool pages;
+    struct mc_shard shards[MC_SHARDS];
+};
+
+/* One RPC, or one tick, on its way through. */
+#define MC_CALL_SEGMENT_CACHE 8u
+struct mc_call {
+    struct mc_master *m;
+    struct mc_arena *arena;
+    uint64_t now_ms;
+    uint64_t gets, hits, hit_bytes; /* added to the counters once at the end */
+    uint64_t items, failed_items;   /* of a batch */
+    struct {                        /* endpoint strings already copied into the arena */
+        uint64_t serial;
+        struct mc_str endpoint, protocol;
+    } seen[MC_CALL_SEGMENT_CACHE];
+};
+
+static inline void mc_count(struct mc_metric *metric, int64_t n) {
+    mc_metric_add(metric, n);
+}
+
+/* ---- index.c
+ * --------------------------------------------------------------------------------------------- */
+
+/* MC_INVALID_PARAMS for a tenant name that is not allowed or a key that is too long. */
+MC_MUST_USE enum mc_status mc_key_make(const struct mc_master *m, struct mc_str tenant,
+                                       struct mc_str user, struct mc_key *out);
+static inline struct mc_shard *mc_shard_of(struct mc_master *m, uint64_t hash) {
+    return &m->shards[hash >> (64 - MC_SHARD_BITS)];
+}
+void mc_shard_init(struct mc_shard *shard, struct mc_page_pool *pool);
+/* All need the shard's lock. */
+struct mc_object *mc_shard_find(struct mc_shard *shard, const struct mc_key *key);
+/* A zeroed object in no list; NULL when the shard is at its limit. The key must not be there. */
+struct mc_object *mc_shard_insert(struct mc_shard *shard, const struct mc_key *key);
+/* Takes the object out of the table and frees its record; replicas, lists, groups are the caller's
+ * business. */
+void mc_shard_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
+/* Calls fn for each object; fn may erase the object that it is given, and nothing else. Stops when
+ * fn returns false. */
+void mc_shard_each(struct mc_shard *shard,
+                   bool (*fn)(void *ctx, struct mc_shard *shard, struct mc_object *o), void *ctx);
+uint64_t mc_object_hash(const struct mc_master *m, const struct mc_object *o);
+static inline uint32_t mc_shard_count(const struct mc_shard *shard) {
+    return atomic_load_explicit(&shard->count, memory_order_relaxed);
+}
+uint64_t mc_key_count(const struct mc_master *m);
+/* Fetches what a look-up of this hash will touch, for batches. */
+void mc_shard_prefetch(struct mc_master *m, uint64_t hash);
+
+/* ---- object.c: all need the shard's lock
+ * ----------------------------------------------------------------- */
+
+/* Finds the object, first dropping replicas whose segment is unmounted; NULL when nothing is left
+ * of it. */
+struct mc_object *mc_object_find(struct mc_master *m, struct mc_shard *shard,
+                                 const struct mc_key *key);
+/* False when the object had no other replicas and is erased. */
+bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
+bool mc_object_readable(const struct mc_master *m,
+                        struct mc_object *o); /* some replica is complete */
+bool mc_object_complete(struct mc_object *o); /* every replica is */
+bool mc_object_busy(struct mc_object *o);     /* some replica is a task's source */
+void mc_object_list(struct mc_shard *shard, struct mc_object *o,
+                    enum mc_object_list list); /* to its tail */
+/* Puts a complete object where its pins say. `touched`: it has or had a lease. */
+void mc_object_list_complete(struct mc_shard *shard, struct mc_object *o, bool touched);
+void mc_object_set_replicas(struct mc_shard *shard, struct mc_object *o,
+                            const struct mc_replica *replicas, unsigned count);
+/* Takes replica i out of the object and frees its extent, at once or at free_at_ms (0 = at once).
+ */
+void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
+                              unsigned i, uint64_t free_at_ms);
+/* Erases the object; its extents are freed at once, or later: complete ones when the last lease has
+ * ended, others when the writer can no longer be writing. */
+void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
+void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
+struct mc_object_ext *mc_object_ext(struct mc_shard *shard,
+                                    struct mc_object *o); /* made when it is not there */
+void mc_describe(struct mc_call *call, const struct mc_object *o, const struct mc_replica *r,
+                 struct mw_replica *out);
+/* The readable replicas. */
+void mc_describe_readable(struct mc_call *call, struct mc_object *o, struct mc_vec *out);
+
+void mc_extent_free(struct mc_master *m, const struct mc_replica *r);
+void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t size,
+                      uint64_t free_at_ms);
+void mc_discard_tick(struct mc_call *call);
+void mc_discard_purge_segment(struct mc_master *m, const struct mc_segment *segment);
+void mc_discard_destroy(struct mc_master *m);
+/* Discards puts that were never ended. */
+void mc_put_expire_tick(struct mc_call *call);
+
+/* ---- lease.c: all need the shard's lock
+ * ------------------------------------------------------------------ */
+
+uint64_t mc_lease_end(struct mc_master *m,
+                      struct mc_object *o); /* of the object, its group considered */
+static inline bool mc_leased(struct mc_master *m, struct mc_object *o, uint64_t now_ms) {
+    return mc_lease_end(m, o) > now_ms;
+}
+/* Grants a read lease and returns how long it lasts from now. */
+uint64_t mc_lease_grant(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
+void mc_group_join(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
+                   struct mc_str id);
+void mc_group_leave(struct mc_master *m, struct mc_object *o);
+struct mc_str mc_group_of(const struct mc_object *o); /* the group's id; "" = ungrouped */
+/* Copies of the keys of at most `max` members, in the arena. */
+struct mc_key *mc_group_members(struct mc_call *call, struct mc_object *o, size_t max,
+                                size_t *count);
+
+void mc_soft_pin_pending(struct mc_shard *shard, struct mc_object *o, uint8_t action,
+                         uint64_t ttl_ms);
+void mc_soft_pin_commit(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
+void mc_soft_pin_clear(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
+void mc_soft_pin_restore(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
+                         uint64_t until_ms);
+void mc_soft_pin_expire(struct mc_call *call, struct mc_shard *shard);
+static inline bool mc_soft_pinned(const struct mc_object *o) {
+    return o->ext && o->ext->soft_until_ms != 0;
+}
+bool mc_groups_check(struct mc_master *m, struct mc_buf *report);
+
+/* ---- segments.c, clients.c, placement.c
+ * ------------------------------------------------------------------ */
+
+enum mc_status mc_segment_mount(struct mc_call *call, const struct mw_segment *segment,
+                                struct mc_uuid client);
+enum mc_status mc_segment_unmount(struct mc_call *call, struct mc_uuid id, struct mc_uuid client);
+enum mc_status mc_segment_unmount_gracefully(struct mc_call *call, struct mc_uuid id,
+                                             struct mc_uuid client, uint64_t grace_ms);
+enum mc_status mc_segment_status_by_name(struct mc_master *m, struct mc_str name, int32_t *status);
+enum mc_status mc_segment_status_by_id(struct mc_master *m, struct mc_uuid id, int32_t *status);
+/* Unmounts all segments of the client; their names, copied into the arena. */
+size_t mc_segments_drop_client(struct mc_call *call, struct mc_uuid client, struct mc_str **names);
+void mc_segments_tick(struct mc_call *call);
+void mc_segments_destroy(struct mc_master *m);
+void mc_segments_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity, uint64_t *count);
+static inline bool mc_segment_gone(const struct mc_segment *s) {
+    /* relaxed: whoever must not miss it holds segments_lock or comes by again */
+    return atomic_load_explicit(&s->status, memory_order_relaxed) == MC_SEGMENT_UNMOUNTING;
+}
+/* Addresses of the client's segments, without ports, each once; false when it has no segment. */
+bool mc_segments_ips(struct mc_call *call, struct mc_uuid client, struct mc_vec *ips);
+
+void mc_client_seen(struct mc_master *m, struct mc_uuid id, uint64_t now_ms, bool remounted);
+bool mc_client_ping(struct mc_master *m, struct mc_uuid id,
+                    uint64_t now_ms); /* false: must remount */
+void mc_clients_tick(struct mc_call *call);
+void mc_clients_destroy(struct mc_master *m);
+
+/* Allocates up to `wanted` replicas on segments of distinct names; returns how many. segments_lock
+ * must be held. */
+unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
+                  const struct mw_replicate_config *config, struct mc_replica *out);
+const struct mc_placement_ops *mc_placement_find(const char *name);
+uint64_t mc_random(struct mc_master *m);
+
+/* ---- what the RPCs do: put.c, read.c, remove.c
+ * ----------------------------------------------------------- */
+
+struct mc_put {
+    struct mc_uuid client;
+    uint64_t size;
+    const struct mw_replicate_config *config;
+    struct mc_str group;
+};
+MC_MUST_USE enum mc_status mc_put_validate(const struct mc_master *m,
+                                           const struct mw_replicate_config *config, size_t keys);
+enum mc_status mc_put_start(struct mc_call *call, const struct mc_key *key,
+                            const struct mc_put *put, struct mc_vec *replicas);
+enum mc_status mc_upsert_start(struct mc_call *call, const struct mc_key *key,
+                               const struct mc_put *put, struct mc_vec *replicas);
+enum mc_status mc_put_end(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
+                          int32_t type, struct mw_opt_u64 checksum);
+enum mc_status mc_put_revoke(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
+                             int32_t type);
+
+bool mc_exists(struct mc_call *call, const struct mc_key *key);
+enum mc_status mc_get(struct mc_call *call, const struct mc_key *key, struct mw_replica_list *out);
+enum mc_status mc_get_by_regex(struct mc_call *call, struct mc_str tenant, struct mc_str pattern,
+                               struct mc_vec *out);
+
+enum mc_status mc_remove(struct mc_call *call, const struct mc_key *key, bool force);
+enum mc_status mc_remove_by_regex(struct mc_call *call, struct mc_str tenant, struct mc_str pattern,
+                                  bool force, int64_t *removed);
+/* tenant NULL = all. */
+int64_t mc_remove_all(struct mc_call *call, const struct mc_str *tenant, bool force);
+enum mc_status mc_replica_clear(struct mc_call *call, const struct mc_key *key,
+                                struct mc_uuid client, struct mc_str segment);
+MC_MUST_USE enum mc_status mc_tenant_normalise(struct mc_str tenant, struct mc_str *out);
+/* The tenant's keys that the pattern finds, copied into the arena; struct mc_str each. */
+MC_MUST_USE enum mc_status mc_regex_keys(struct mc_call *call, struct mc_str tenant,
+                                         struct mc_str pattern, struct mc_vec *keys);
+/* Keys of one shard, copied into the arena; tenant NULL = all. */
+struct mc_key *mc_shard_keys(struct mc_call *call, struct mc_shard *shard,
+                             const struct mc_str *tenant, size_t *count);
+
+void mc_evict_tick(struct mc_call *call);
+bool mc_put_abandoned(const struct mc_call *call,
+                      const struct mc_object *o); /* writing for longer than allowed */
+
+void mc_master_metrics_register(struct mc_master *m);
+void mc_master_metrics_unregister(struct mc_master *m);
+void mc_segment_metrics_register(struct mc_segment *segment);
+
+/* ---- the RPC table: handle.c, and the handlers in rpc_*.c
+ * ------------------------------------------------- */
+
+typedef void (*mc_rpc_method_fn)(struct mc_call *call, const void *args, void *ret);
+struct mc_rpc_method {
+    mc_rpc_method_fn run;
+    const char
+        *metric; /* the name in metric names, "exist_key"; NULL: upstream has no counters for it */
+    bool batch;  /* has items; a single one's answer begins with its error */
+};
+extern const struct mc_rpc_method mc_rpc_methods[MC_MASTER_RPC_COUNT];
+
+#endif

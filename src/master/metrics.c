@@ -1,0 +1,171 @@
+/*
+ * What the master counts, under upstream's names. Three of a kind are generated from the RPC table.
+ */
+#include "master/core.h"
+
+static void add(struct mc_master *m, enum mc_metric_type type, const char *name, const char *help,
+                void *metric) {
+    mc_metrics_register(m->metrics, type, name, "", help, metric);
+}
+
+static void add_rpc(struct mc_master *m, const struct mc_rpc_method *method,
+                    struct mc_rpc_counters *c) {
+    const struct {
+        const char *suffix;
+        const char *help;
+        struct mc_metric *metric;
+        bool batch_only;
+    } kinds[] = {
+        {"requests_total", "requests received", &c->requests, false},
+        {"failures_total", "requests that failed, batches when every item failed", &c->failures,
+         false},
+        {"partial_successes_total", "batches of which some items failed", &c->partial_successes,
+         true},
+        {"items_total", "items in batches", &c->items, true},
+        {"failed_items_total", "items of batches that failed", &c->failed_items, true},
+    };
+    for (size_t i = 0; i < MC_ARRAY_LEN(kinds); i++) {
+        struct mc_buf name = {0};
+        if (!kinds[i].batch_only || method->batch) {
+            mc_buf_printf(&name, "master_%s_%s", method->metric, kinds[i].suffix);
+            add(m, MC_METRIC_COUNTER, mc_buf_cstr(&name), kinds[i].help, kinds[i].metric);
+        }
+        mc_buf_free(&name);
+    }
+}
+
+static int64_t read_keys(void *arg) {
+    return (int64_t)mc_key_count(arg);
+}
+
+static int64_t read_allocated(void *arg) {
+    uint64_t used, capacity, count;
+    mc_segments_usage(arg, &used, &capacity, &count);
+    return (int64_t)used;
+}
+
+static int64_t read_capacity(void *arg) {
+    uint64_t used, capacity, count;
+    mc_segments_usage(arg, &used, &capacity, &count);
+    return (int64_t)capacity;
+}
+
+static int64_t read_clients(void *arg) {
+    struct mc_master_totals totals;
+    mc_master_totals(arg, &totals);
+    return (int64_t)totals.clients;
+}
+
+static int64_t read_metadata_bytes(void *arg) {
+    struct mc_master *m = arg;
+    return (int64_t)(atomic_load_explicit(&m->pages.pages_in_use, memory_order_relaxed) *
+                     MC_PAGE_BYTES);
+}
+
+void mc_master_metrics_register(struct mc_master *m) {
+    struct mc_master_counters *c = &m->counters;
+    if (!m->metrics) {
+        return;
+    }
+    for (unsigned i = 0; i < MC_MASTER_RPC_COUNT; i++) {
+        if (mc_rpc_methods[i].metric) {
+            add_rpc(m, &mc_rpc_methods[i], &c->rpc[i]);
+        }
+    }
+    const struct {
+        const char *name, *help;
+        int64_t (*read)(void *arg);
+    } computed[] = {
+        {"master_key_count", "objects in the index", read_keys},
+        {"mem_cache_nums_", "objects with a replica in memory", read_keys},
+        {"master_allocated_bytes", "bytes allocated in mounted segments", read_allocated},
+        {"master_total_capacity_bytes", "bytes of mounted segments", read_capacity},
+        {"master_active_clients", "clients seen within their ttl", read_clients},
+        {"master_index_bytes", "bytes of pages that hold the index's records", read_metadata_bytes},
+    };
+    for (size_t i = 0; i < MC_ARRAY_LEN(computed); i++) {
+        mc_metrics_register_fn(m->metrics, MC_METRIC_GAUGE, computed[i].name, "", computed[i].help,
+                               computed[i].read, m);
+    }
+    const struct {
+        enum mc_metric_type type;
+        const char *name, *help;
+        void *metric;
+    } kept[] = {
+        {MC_METRIC_HISTOGRAM, "master_value_size_bytes", "size of objects at PutStart",
+         &c->value_size},
+        {MC_METRIC_GAUGE, "master_soft_pin_key_count", "soft-pinned objects", &c->soft_pins},
+        {MC_METRIC_COUNTER, "master_put_start_alloc_failures_total", "puts that found no room",
+         &c->put_start_alloc_failures},
+        {MC_METRIC_COUNTER, "master_put_start_partial_allocations_total",
+         "puts that got fewer replicas than asked for", &c->put_start_partial_allocations},
+        {MC_METRIC_COUNTER, "master_put_start_discard_cnt",
+         "extents kept back until their user is gone", &c->discards},
+        {MC_METRIC_COUNTER, "master_put_start_release_cnt", "of these, freed again",
+         &c->discard_releases},
+        {MC_METRIC_GAUGE, "master_put_start_discarded_staging_size", "bytes kept back now",
+         &c->discarded_bytes},
+        {MC_METRIC_COUNTER, "master_attempted_evictions_total", "eviction cycles",
+         &c->evictions_attempted},
+        {MC_METRIC_COUNTER, "master_attempted_evictions_mem", "eviction cycles in memory",
+         &c->evictions_attempted},
+        {MC_METRIC_COUNTER, "master_successful_evictions_total", "eviction cycles that evicted",
+         &c->evictions_successful},
+        {MC_METRIC_COUNTER, "master_successful_evictions_mem",
+         "eviction cycles that evicted memory", &c->evictions_successful},
+        {MC_METRIC_COUNTER, "master_evicted_key_count", "objects evicted", &c->evicted_keys},
+        {MC_METRIC_COUNTER, "master_evicted_key_count_mem", "objects evicted from memory",
+         &c->evicted_keys},
+        {MC_METRIC_COUNTER, "master_evicted_size_bytes", "bytes evicted", &c->evicted_bytes},
+        {MC_METRIC_COUNTER, "master_evicted_size_bytes_mem", "bytes evicted from memory",
+         &c->evicted_bytes},
+        {MC_METRIC_COUNTER, "total_get_nums_", "look-ups of replica lists", &c->gets},
+        {MC_METRIC_COUNTER, "valid_get_nums_", "look-ups that found a readable object",
+         &c->valid_gets},
+        {MC_METRIC_COUNTER, "mem_cache_hit_nums_", "look-ups that found the object in memory",
+         &c->hits},
+        {MC_METRIC_COUNTER, "mem_cache_hit_bytes_total", "bytes of the objects found in memory",
+         &c->hit_bytes},
+    };
+    for (size_t i = 0; i < MC_ARRAY_LEN(kept); i++) {
+        add(m, kept[i].type, kept[i].name, kept[i].help, kept[i].metric);
+    }
+}
+
+void mc_master_metrics_unregister(struct mc_master *m) {
+    if (m->metrics) {
+        mc_metrics_unregister_range(m->metrics, m, sizeof(*m));
+    }
+}
+
+static int64_t read_segment_used(void *arg) {
+    const struct mc_segment *s = arg;
+    return (int64_t)mc_allocator_used(s->allocator);
+}
+
+static int64_t read_segment_capacity(void *arg) {
+    const struct mc_segment *s = arg;
+    return mc_segment_gone(s) ? 0 : (int64_t)s->info.size;
+}
+
+void mc_segment_metrics_register(struct mc_segment *s) {
+    if (!s->metrics) {
+        return;
+    }
+    struct mc_buf labels = {0};
+    mc_buf_puts(&labels, "segment=\"");
+    for (size_t i = 0; i < s->info.name.len; i++) {
+        char c = s->info.name.ptr[i];
+        if (c == '"' || c == '\\') {
+            mc_buf_putc(&labels, '\\');
+        }
+        mc_buf_putc(&labels, (unsigned char)c < 0x20 ? '_' : c);
+    }
+    mc_buf_putc(&labels, '"');
+    mc_metrics_register_fn(s->metrics, MC_METRIC_GAUGE, "segment_allocated_bytes",
+                           mc_buf_cstr(&labels), "bytes allocated in the segment",
+                           read_segment_used, s);
+    mc_metrics_register_fn(s->metrics, MC_METRIC_GAUGE, "segment_total_capacity_bytes",
+                           mc_buf_cstr(&labels), "size of the segment", read_segment_capacity, s);
+    mc_buf_free(&labels);
+}

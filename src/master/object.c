@@ -1,0 +1,290 @@
+/*
+ * One object: its replicas, the list it is in, its end; and the extents that outlive their objects.
+ *
+ * An extent may not be handed out again while somebody may still touch it. A complete object is
+ * only erased when its lease has ended, or when the caller forces it and so accepts that a reader
+ * may lose. An object that is replaced while a lease runs, or while a writer that never ended it
+ * may still be writing, leaves its extents in the list of discarded ones, each with the time when
+ * it becomes free.
+ */
+#include "master/core.h"
+
+/* ---- extents
+ * --------------------------------------------------------------------------------------------- */
+
+/* Only with the test hook of master.h. */
+static bool freed_at_put_end(const struct mc_master *m, const struct mc_replica *r) {
+    return m->config.break_mode == MC_BREAK_EARLY_FREE && r->status == MC_REPLICA_COMPLETE;
+}
+
+void mc_extent_free(struct mc_master *m, const struct mc_replica *r) {
+    if (freed_at_put_end(m, r)) {
+        return;
+    }
+    mc_allocator_free(r->segment->allocator, r->handle);
+}
+
+void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t size,
+                      uint64_t free_at_ms) {
+    if (freed_at_put_end(m, r)) {
+        return;
+    }
+    struct mc_discarded *d = mc_alloc(sizeof(*d));
+    *d = (struct mc_discarded){
+        .segment = r->segment, .handle = r->handle, .size = size, .free_at_ms = free_at_ms};
+    mc_lock_acquire(&m->discard_lock);
+    /* nearly always the latest: look for its place from the end */
+    struct mc_list *before = m->discarded.prev;
+    while (before != &m->discarded &&
+           mc_container_of(before, struct mc_discarded, link)->free_at_ms > free_at_ms) {
+        before = before->prev;
+    }
+    mc_list_push_front(before, &d->link);
+    mc_lock_release(&m->discard_lock);
+    mc_count(&m->counters.discards, 1);
+    mc_count(&m->counters.discarded_bytes, (int64_t)size);
+}
+
+static void discarded_free_locked(struct mc_master *m, struct mc_discarded *d) {
+    mc_list_del(&d->link);
+    mc_allocator_free(d->segment->allocator, d->handle);
+    mc_count(&m->counters.discard_releases, 1);
+    mc_count(&m->counters.discarded_bytes, -(int64_t)d->size);
+    free(d);
+}
+
+void mc_discard_tick(struct mc_call *call) {
+    struct mc_master *m = call->m;
+    mc_lock_acquire(&m->discard_lock);
+    while (!mc_list_empty(&m->discarded)) {
+        struct mc_discarded *d = mc_container_of(m->discarded.next, struct mc_discarded, link);
+        if (d->free_at_ms > call->now_ms) {
+            break;
+        }
+        discarded_free_locked(m, d);
+    }
+    mc_lock_release(&m->discard_lock);
+}
+
+void mc_discard_purge_segment(struct mc_master *m, const struct mc_segment *segment) {
+    mc_lock_acquire(&m->discard_lock);
+    for (struct mc_list *l = m->discarded.next, *next = l->next; l != &m->discarded;
+         l = next, next = l->next) {
+        struct mc_discarded *d = mc_container_of(l, struct mc_discarded, link);
+        if (d->segment == segment) {
+            discarded_free_locked(m, d);
+        }
+    }
+    mc_lock_release(&m->discard_lock);
+}
+
+void mc_discard_destroy(struct mc_master *m) {
+    while (!mc_list_empty(&m->discarded)) {
+        discarded_free_locked(m, mc_container_of(m->discarded.next, struct mc_discarded, link));
+    }
+}
+
+/* ---- replicas
+ * -------------------------------------------------------------------------------------------- */
+
+static size_t more_bytes(unsigned replica_count) {
+    return replica_count > 1 ? (replica_count - 1) * sizeof(struct mc_replica) : 0;
+}
+
+void mc_object_set_replicas(struct mc_shard *shard, struct mc_object *o,
+                            const struct mc_replica *replicas, unsigned count) {
+    MC_ASSERT(count > 0 && count <= MC_MAX_REPLICAS);
+    if (o->replica_count > 1) {
+        mc_slab_free(&shard->slab, o->more, more_bytes(o->replica_count));
+    }
+    o->first = replicas[0];
+    o->replica_count = (uint8_t)count;
+    o->more = NULL;
+    if (count > 1) {
+        o->more = mc_slab_alloc(&shard->slab, more_bytes(count));
+        memcpy(o->more, replicas + 1, more_bytes(count));
+    }
+}
+
+void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
+                              unsigned i, uint64_t free_at_ms) {
+    struct mc_replica kept[MC_MAX_REPLICAS];
+    unsigned count = 0;
+    struct mc_replica gone = *mc_object_replica(o, i);
+    for (unsigned k = 0; k < o->replica_count; k++) {
+        if (k != i) {
+            kept[count++] = *mc_object_replica(o, k);
+        }
+    }
+    if (count) {
+        mc_object_set_replicas(shard, o, kept, count);
+    } else {
+        o->replica_count = 0;
+    }
+    if (free_at_ms) {
+        mc_discard_later(m, &gone, o->size, free_at_ms);
+    } else {
+        mc_extent_free(m, &gone);
+    }
+}
+
+bool mc_object_readable(const struct mc_master *m, struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        if (mc_object_replica(o, i)->status == MC_REPLICA_COMPLETE ||
+            m->config.break_mode == MC_BREAK_EARLY_VISIBLE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mc_object_complete(struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        if (mc_object_replica(o, i)->status != MC_REPLICA_COMPLETE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool mc_object_busy(struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        if (mc_object_replica(o, i)->refs) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count;) {
+        if (mc_segment_gone(mc_object_replica(o, i)->segment)) {
+            mc_object_remove_replica(m, shard, o, i, 0);
+        } else {
+            i++;
+        }
+    }
+    if (o->replica_count == 0) {
+        mc_object_erase(m, shard, o);
+        return false;
+    }
+    return true;
+}
+
+struct mc_object *mc_object_find(struct mc_master *m, struct mc_shard *shard,
+                                 const struct mc_key *key) {
+    struct mc_object *o = mc_shard_find(shard, key);
+    if (!o) {
+        return NULL;
+    }
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        if (mc_segment_gone(mc_object_replica(o, i)->segment)) {
+            return mc_object_drop_dead(m, shard, o) ? o : NULL;
+        }
+    }
+    return o;
+}
+
+/* ---- lists and the end
+ * ----------------------------------------------------------------------------------- */
+
+void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_list list) {
+    mc_list_del(&o->link);
+    o->list = (uint8_t)list;
+    if (list != MC_LIST_NONE) {
+        mc_list_push_back(&shard->lists[list], &o->link);
+    }
+}
+
+void mc_object_list_complete(struct mc_shard *shard, struct mc_object *o, bool touched) {
+    enum mc_object_list list = touched ? MC_LIST_TOUCHED : MC_LIST_FRESH;
+    if (o->hard_pin || o->has_task) {
+        list = MC_LIST_NONE;
+    } else if (mc_soft_pinned(o)) {
+        list = touched ? MC_LIST_SOFT_TOUCHED : MC_LIST_SOFT_FRESH;
+    }
+    mc_object_list(shard, o, list);
+}
+
+struct mc_object_ext *mc_object_ext(struct mc_shard *shard, struct mc_object *o) {
+    if (!o->ext) {
+        o->ext = mc_slab_alloc(&shard->slab, sizeof(*o->ext));
+        *o->ext = (struct mc_object_ext){.object = o};
+        mc_list_init(&o->ext->member);
+    }
+    return o->ext;
+}
+
+/* Everything but the extents. */
+static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
+    mc_list_del(&o->link);
+    if (o->ext) {
+        mc_group_leave(m, o);
+        mc_soft_pin_clear(m, shard, o);
+        mc_slab_free(&shard->slab, o->ext, sizeof(*o->ext));
+    }
+    if (o->replica_count > 1) {
+        mc_slab_free(&shard->slab, o->more, more_bytes(o->replica_count));
+    }
+    mc_shard_erase(m, shard, o);
+}
+
+void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        mc_extent_free(m, mc_object_replica(o, i));
+    }
+    object_forget(m, shard, o);
+}
+
+void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_object *o) {
+    struct mc_master *m = call->m;
+    uint64_t readers_until = mc_lease_end(m, o);
+    uint64_t writer_until = o->started_ms + m->config.put_start_release_timeout_ms;
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        uint64_t free_at = r->status == MC_REPLICA_COMPLETE ? readers_until : writer_until;
+        if (free_at > call->now_ms) {
+            mc_discard_later(m, r, o->size, free_at);
+        } else {
+            mc_extent_free(m, r);
+        }
+    }
+    object_forget(m, shard, o);
+}
+
+/* ---- descriptors
+ * ----------------------------------------------------------------------------------------- */
+
+void mc_describe(struct mc_call *call, const struct mc_object *o, const struct mc_replica *r,
+                 struct mw_replica *out) {
+    const struct mc_segment *s = r->segment;
+    unsigned slot = s->serial % MC_CALL_SEGMENT_CACHE;
+    if (call->seen[slot].serial != s->serial) { /* serials start at 1 */
+        /* copies: the segment may go as soon as the shard's lock is released */
+        struct mc_str endpoint = s->info.te_endpoint.len ? s->info.te_endpoint : s->info.name;
+        call->seen[slot].serial = s->serial;
+        call->seen[slot].endpoint = mc_arena_str(call->arena, endpoint);
+        call->seen[slot].protocol = mc_arena_str(call->arena, s->info.protocol);
+    }
+    *out = (struct mw_replica){.id = r->id,
+                               .tag = MW_TAG_MEMORY,
+                               .memory = {.size = o->size,
+                                          .address = s->info.base + r->offset,
+                                          .protocol = call->seen[slot].protocol,
+                                          .endpoint = call->seen[slot].endpoint},
+                               .status = r->status};
+}
+
+void mc_describe_readable(struct mc_call *call, struct mc_object *o, struct mc_vec *out) {
+    struct mw_replica *items = mc_arena_alloc(call->arena, o->replica_count * sizeof(*items));
+    size_t count = 0;
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        if (r->status == MC_REPLICA_COMPLETE ||
+            call->m->config.break_mode == MC_BREAK_EARLY_VISIBLE) {
+            mc_describe(call, o, r, &items[count]);
+            items[count++].status = MC_REPLICA_COMPLETE;
+        }
+    }
+    *out = (struct mc_vec){items, count};
+}

@@ -1,0 +1,138 @@
+/*
+ * On which segments a new object lives.
+ *
+ * The caller's preferred segments come first, by name and in its order; what is still missing is
+ * chosen by the strategy, one of a table. Replicas of one object never share a segment name. When
+ * there are fewer segments with room than replicas wanted, fewer are made. All of this runs under
+ * segments_lock held for reading.
+ */
+#include "master/core.h"
+
+#define SAMPLE_FACTOR 6u
+#define SAMPLE_MAX    (SAMPLE_FACTOR * MC_MAX_REPLICAS)
+
+struct placement {
+    struct mc_call *call;
+    uint64_t size;
+    unsigned wanted, count;
+    struct mc_replica *out;
+};
+
+struct mc_placement_ops {
+    const char *name;
+    void (*place)(struct placement *p);
+};
+
+/* splitmix64 over a shared counter: a sequence that a seed repeats, and no lock. */
+uint64_t mc_random(struct mc_master *m) {
+    uint64_t z =
+        atomic_fetch_add_explicit(&m->rng_state, 0x9e3779b97f4a7c15ull, memory_order_relaxed);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+static bool name_used(const struct placement *p, const struct mc_segment *s) {
+    for (unsigned i = 0; i < p->count; i++) {
+        if (p->out[i].segment->name_hash == s->name_hash) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void try_segment(struct placement *p, struct mc_segment *s) {
+    struct mc_extent extent;
+    if (atomic_load_explicit(&s->status, memory_order_relaxed) != MC_SEGMENT_OK ||
+        p->call->now_ms < s->closed_until_ms || name_used(p, s) ||
+        mc_allocator_alloc(s->allocator, p->size, &extent) != MC_OK) {
+        return;
+    }
+    p->out[p->count++] = (struct mc_replica){
+        .id = atomic_fetch_add_explicit(&p->call->m->next_replica_id, 1, memory_order_relaxed),
+        .segment = s,
+        .offset = extent.offset,
+        .handle = extent.handle,
+        .type = MC_REPLICA_MEMORY,
+        .status = MC_REPLICA_PROCESSING};
+}
+
+static void try_name(struct placement *p, struct mc_str name) {
+    struct mc_master *m = p->call->m;
+    for (size_t i = 0; i < m->segment_count && p->count < p->wanted; i++) {
+        if (mc_str_eq(m->segments[i]->info.name, name)) {
+            try_segment(p, m->segments[i]);
+        }
+    }
+}
+
+/* From a random segment on, one after the other. A full segment costs one comparison, so all are
+ * tried. */
+static void place_random(struct placement *p) {
+    struct mc_master *m = p->call->m;
+    size_t start = mc_random(m) % m->segment_count;
+    for (size_t i = 0; i < m->segment_count && p->count < p->wanted; i++) {
+        size_t at = start + i < m->segment_count ? start + i : start + i - m->segment_count;
+        try_segment(p, m->segments[at]);
+    }
+}
+
+struct candidate {
+    struct mc_segment *segment;
+    double free_ratio;
+};
+
+static int by_free_ratio(const void *a, const void *b) {
+    const struct candidate *x = a, *y = b;
+    return (x->free_ratio < y->free_ratio) - (x->free_ratio > y->free_ratio);
+}
+
+/* The emptiest of a sample of neighbours in the table; when the sample has no room, anybody. */
+static void place_free_ratio_first(struct placement *p) {
+    struct mc_master *m = p->call->m;
+    struct candidate sample[SAMPLE_MAX];
+    size_t count = mc_min_u64((uint64_t)SAMPLE_FACTOR * (p->wanted - p->count), m->segment_count);
+    size_t start = mc_random(m) % m->segment_count;
+    for (size_t i = 0; i < count; i++) {
+        struct mc_segment *s = m->segments[(start + i) % m->segment_count];
+        double used = (double)mc_allocator_used(s->allocator);
+        sample[i] = (struct candidate){s, 1.0 - used / (double)s->info.size};
+    }
+    qsort(sample, count, sizeof(sample[0]), by_free_ratio);
+    for (size_t i = 0; i < count && p->count < p->wanted; i++) {
+        try_segment(p, sample[i].segment);
+    }
+    if (p->count < p->wanted && count < m->segment_count) {
+        place_random(p);
+    }
+}
+
+static const struct mc_placement_ops strategies[] = {
+    {"random", place_random},
+    {"free_ratio_first", place_free_ratio_first},
+};
+
+const struct mc_placement_ops *mc_placement_find(const char *name) {
+    for (size_t i = 0; i < MC_ARRAY_LEN(strategies); i++) {
+        if (strcmp(strategies[i].name, name) == 0) {
+            return &strategies[i];
+        }
+    }
+    return NULL;
+}
+
+unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
+                  const struct mw_replicate_config *config, struct mc_replica *out) {
+    struct placement p = {.call = call, .size = size, .wanted = wanted, .out = out};
+    const struct mc_str *preferred = config->preferred_segments.items;
+    for (size_t i = 0; i < config->preferred_segments.count && p.count < wanted; i++) {
+        try_name(&p, preferred[i]);
+    }
+    if (config->preferred_segment.len && p.count < wanted) {
+        try_name(&p, config->preferred_segment);
+    }
+    if (p.count < wanted && call->m->segment_count) {
+        call->m->placement->place(&p);
+    }
+    return p.count;
+}

@@ -1,0 +1,78 @@
+/*
+ * Look-ups: exist, replica list, by regular expression; each grants a read lease, peek does not.
+ */
+#include "master/core.h"
+
+bool mc_exists(struct mc_call *call, const struct mc_key *key) {
+    struct mc_master *m = call->m;
+    struct mc_shard *shard = mc_shard_of(m, key->hash);
+    mc_lock_acquire(&shard->lock);
+    struct mc_object *o = mc_object_find(m, shard, key);
+    bool readable = o && mc_object_readable(m, o);
+    if (readable) {
+        (void)mc_lease_grant(call, shard, o);
+    }
+    mc_lock_release(&shard->lock);
+    return readable;
+}
+
+static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
+                                 const struct mc_key *key, bool lease,
+                                 struct mw_replica_list *out) {
+    struct mc_master *m = call->m;
+    struct mc_object *o = mc_object_find(m, shard, key);
+    if (!o) {
+        return MC_OBJECT_NOT_FOUND;
+    }
+    if (!mc_object_readable(m, o)) {
+        return MC_REPLICA_IS_NOT_READY;
+    }
+    *out = (struct mw_replica_list){.checksum = {o->has_checksum, o->checksum}};
+    mc_describe_readable(call, o, &out->replicas);
+    if (lease) {
+        out->lease_ttl_ms = mc_lease_grant(call, shard, o);
+        call->hits++;
+        call->hit_bytes += o->size;
+    }
+    return MC_OK;
+}
+
+enum mc_status mc_get(struct mc_call *call, const struct mc_key *key, struct mw_replica_list *out) {
+    struct mc_shard *shard = mc_shard_of(call->m, key->hash);
+    call->gets++;
+    mc_lock_acquire(&shard->lock);
+    enum mc_status status = get_locked(call, shard, key, true, out);
+    mc_lock_release(&shard->lock);
+    return status;
+}
+
+enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct mc_str key,
+                              struct mc_arena *arena, struct mw_replica_list *out) {
+    struct mc_call call = {.m = m, .arena = arena, .now_ms = mc_now_ms(m->clock)};
+    struct mc_key k;
+    MC_TRY(mc_key_make(m, tenant, key, &k));
+    struct mc_shard *shard = mc_shard_of(m, k.hash);
+    mc_lock_acquire(&shard->lock);
+    enum mc_status status = get_locked(&call, shard, &k, false, out);
+    mc_lock_release(&shard->lock);
+    return status;
+}
+
+enum mc_status mc_get_by_regex(struct mc_call *call, struct mc_str tenant, struct mc_str pattern,
+                               struct mc_vec *out) {
+    struct mc_vec keys;
+    MC_TRY(mc_regex_keys(call, tenant, pattern, &keys));
+    struct mw_str_replicas *items = mc_arena_alloc(call->arena, (keys.count + 1) * sizeof(*items));
+    size_t count = 0;
+    for (size_t i = 0; i < keys.count; i++) {
+        struct mw_replica_list list;
+        struct mc_key key;
+        struct mc_str user = ((struct mc_str *)keys.items)[i];
+        MC_TRY(mc_key_make(call->m, tenant, user, &key));
+        if (mc_get(call, &key, &list) == MC_OK) {
+            items[count++] = (struct mw_str_replicas){user, list.replicas};
+        }
+    }
+    *out = (struct mc_vec){items, count};
+    return MC_OK;
+}

@@ -1,0 +1,169 @@
+/*
+ * The RPCs about clients and segments, and the honest answers of features that are off: a tier or
+ * task service that this master does not run says so with upstream's error for it, and never
+ * pretends.
+ */
+#include "master/rpc_methods.h"
+
+/* What upstream 0.3.13 answers; its clients compare it with their own. */
+#define SERVICE_VERSION "2.0.0"
+
+/* ---- segments
+ * -------------------------------------------------------------------------------------------- */
+
+void mc_rpc_MountSegment(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_mount *a = args;
+    struct mw_e_void *r = ret;
+    r->error = mc_segment_mount(call, &a->segment, a->client);
+    if (r->error == 0) {
+        mc_client_seen(call->m, a->client, call->now_ms, false);
+    }
+}
+
+void mc_rpc_ReMountSegment(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_remount *a = args;
+    struct mw_e_void *r = ret;
+    const struct mw_segment *segments = a->segments.items;
+    for (size_t i = 0; i < a->segments.count; i++) {
+        enum mc_status status = mc_segment_mount(call, &segments[i], a->client);
+        r->error = r->error ? r->error : (int32_t)status;
+    }
+    mc_client_seen(call->m, a->client, call->now_ms, r->error == 0);
+}
+
+void mc_rpc_UnmountSegment(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_unmount *a = args;
+    struct mw_e_void *r = ret;
+    r->error = mc_segment_unmount(call, a->segment, a->client);
+}
+
+void mc_rpc_GracefulUnmountSegment(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_graceful_unmount *a = args;
+    struct mw_e_void *r = ret;
+    r->error = mc_segment_unmount_gracefully(call, a->segment, a->client, a->grace_ms);
+}
+
+void mc_rpc_QuerySegmentStatus(struct mc_call *call, const void *args, void *ret) {
+    const struct mc_str *name = args;
+    struct mw_e_i32 *r = ret;
+    r->error = mc_segment_status_by_name(call->m, *name, &r->value);
+}
+
+void mc_rpc_QuerySegmentStatusById(struct mc_call *call, const void *args, void *ret) {
+    const struct mc_uuid *id = args;
+    struct mw_e_i32 *r = ret;
+    r->error = mc_segment_status_by_id(call->m, *id, &r->value);
+}
+
+void mc_rpc_BatchQueryIp(struct mc_call *call, const void *args, void *ret) {
+    const struct mc_vec *clients = args;
+    struct mw_e_vec *r = ret;
+    struct mw_uuid_strs *items = mc_arena_alloc(call->arena, (clients->count + 1) * sizeof(*items));
+    size_t count = 0;
+    for (size_t i = 0; i < clients->count; i++) {
+        struct mc_uuid id = ((const struct mc_uuid *)clients->items)[i];
+        bool seen = false;
+        for (size_t k = 0; k < count && !seen; k++) {
+            seen = mc_uuid_eq(items[k].id, id);
+        }
+        if (!seen && mc_segments_ips(call, id, &items[count].strs)) {
+            items[count++].id = id;
+        }
+    }
+    call->items += clients->count;
+    call->failed_items += clients->count - count;
+    r->value = (struct mc_vec){items, count};
+}
+
+/* ---- clients and the service
+ * ----------------------------------------------------------------------------- */
+
+void mc_rpc_Ping(struct mc_call *call, const void *args, void *ret) {
+    const struct mc_uuid *client = args;
+    struct mw_e_ping *r = ret;
+    bool ok = mc_client_ping(call->m, *client, call->now_ms);
+    r->value = (struct mw_ping_reply){.view_version = 0,
+                                      .client_status = ok ? MC_CLIENT_OK : MC_CLIENT_NEED_REMOUNT};
+}
+
+void mc_rpc_ServiceReady(struct mc_call *call, const void *args, void *ret) {
+    struct mw_e_str *r = ret;
+    r->value = MC_STR(SERVICE_VERSION);
+}
+
+/* The directory of DISK replicas: there is no such tier in this master, and "" is how upstream says
+ * so. */
+void mc_rpc_GetFsdir(struct mc_call *call, const void *args, void *ret) {
+    struct mw_e_str *r = ret;
+    r->value = MC_STR("");
+}
+
+void mc_rpc_GetStorageConfig(struct mc_call *call, const void *args, void *ret) {
+    struct mw_e_storage *r = ret;
+    r->value =
+        (struct mw_storage_config){.fsdir = MC_STR(""),
+                                   .enable_disk_eviction = call->m->config.enable_disk_eviction,
+                                   .quota_bytes = call->m->config.quota_bytes};
+}
+
+/* ---- features that are off
+ * ------------------------------------------------------------------------------- */
+
+/* Every answer of several that can fail begins with its error. */
+#define ANSWERS(name, status)                                                                      \
+    void mc_rpc_##name(struct mc_call *call, const void *args, void *ret) {                        \
+        *(int32_t *)ret = (status);                                                                \
+    }
+
+ANSWERS(MountLocalDiskSegment, MC_UNABLE_OFFLOAD)
+ANSWERS(UnmountLocalDiskSegment, MC_UNABLE_OFFLOAD)
+ANSWERS(OffloadObjectHeartbeat, MC_UNABLE_OFFLOAD)
+ANSWERS(ReportSsdCapacity, MC_UNABLE_OFFLOAD)
+ANSWERS(NotifyOffloadSuccess, MC_UNABLE_OFFLOAD)
+ANSWERS(PollRemoveAll, MC_UNABLE_OFFLOAD)
+ANSWERS(PromotionObjectHeartbeat, MC_UNAVAILABLE_IN_CURRENT_MODE)
+ANSWERS(PromotionAllocStart, MC_UNAVAILABLE_IN_CURRENT_MODE)
+ANSWERS(NotifyPromotionSuccess, MC_UNAVAILABLE_IN_CURRENT_MODE)
+ANSWERS(NotifyPromotionFailure, MC_UNAVAILABLE_IN_CURRENT_MODE)
+ANSWERS(MountNoFSegment, MC_NOT_SUPPORTED)
+ANSWERS(ReMountNoFSegment, MC_NOT_SUPPORTED)
+ANSWERS(UnmountNoFSegment, MC_NOT_SUPPORTED)
+ANSWERS(CreateCopyTask, MC_NOT_SUPPORTED)
+ANSWERS(CreateMoveTask, MC_NOT_SUPPORTED)
+ANSWERS(CopyStart, MC_NOT_SUPPORTED)
+ANSWERS(CopyEnd, MC_NOT_SUPPORTED)
+ANSWERS(CopyRevoke, MC_NOT_SUPPORTED)
+ANSWERS(MoveStart, MC_NOT_SUPPORTED)
+ANSWERS(MoveEnd, MC_NOT_SUPPORTED)
+ANSWERS(MoveRevoke, MC_NOT_SUPPORTED)
+ANSWERS(DynamicReplicaCopyStart, MC_UNAVAILABLE_IN_CURRENT_MODE)
+ANSWERS(DynamicReplicaCopyEnd, MC_UNAVAILABLE_IN_CURRENT_MODE)
+ANSWERS(DynamicReplicaCopyRevoke, MC_UNAVAILABLE_IN_CURRENT_MODE)
+ANSWERS(QueryTask, MC_TASK_NOT_FOUND)
+ANSWERS(MarkTaskToComplete, MC_TASK_NOT_FOUND)
+/* No segment of this kind, no task: the true answer is an empty list. */
+ANSWERS(GetAllNoFSegments, MC_OK)
+ANSWERS(GetNoFSegmentsByName, MC_OK)
+ANSWERS(FetchTasks, MC_OK)
+
+static int32_t evict_disk(int32_t type) {
+    return type == MC_REPLICA_DISK || type == MC_REPLICA_LOCAL_DISK ? MC_OBJECT_NOT_FOUND
+                                                                    : MC_INVALID_PARAMS;
+}
+
+void mc_rpc_EvictDiskReplica(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_evict_disk *a = args;
+    ((struct mw_e_void *)ret)->error = evict_disk(a->type);
+}
+
+void mc_rpc_BatchEvictDiskReplica(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_batch_evict_disk *a = args;
+    struct mc_vec *r = ret;
+    struct mw_e_void *items = mc_arena_zalloc(call->arena, (a->keys.count + 1) * sizeof(*items));
+    for (size_t i = 0; i < a->keys.count; i++) {
+        items[i].error = evict_disk(a->type);
+    }
+    call->items += a->keys.count;
+    call->failed_items += a->keys.count;
+    *r = (struct mc_vec){items, a->keys.count};
+}
