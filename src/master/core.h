@@ -371,7 +371,7 @@ enum mc_status mc_segment_status_by_id(struct mc_master *m, struct mc_uuid id, i
 /* Unmounts all segments of the client; their names, copied into the arena. */
 size_t mc_segments_drop_client(struct mc_call *call, struct mc_uuid client, struct mc_str **names);
 void mc_segments_tick(struct mc_call *call);
-void mc_segments_destroy(struct mc_master *m);
+void mc_segment_table_destroy(struct mc_master *m);
 void mc_segments_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity, uint64_t *count);
 static inline bool mc_segment_gone(const struct mc_segment *s) {
     /* relaxed: whoever must not miss it holds segments_lock or comes by again */

@@ -94,7 +94,7 @@ void mc_master_destroy(struct mc_master *m) {
         free(m->groups[i].buckets);
     }
     mc_discard_destroy(m);
-    mc_segments_destroy(m);
+    mc_segment_table_destroy(m);
     mc_clients_destroy(m);
     mc_page_pool_free(&m->pages);
     pthread_rwlock_destroy(&m->segments_lock);

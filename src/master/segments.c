@@ -432,7 +432,7 @@ void mc_segments_tick(struct mc_call *call) {
     }
 }
 
-void mc_segments_destroy(struct mc_master *m) {
+void mc_segment_table_destroy(struct mc_master *m) {
     for (size_t i = 0; i < m->segment_count; i++) {
         segment_free(m->segments[i]);
     }
