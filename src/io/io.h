@@ -64,6 +64,13 @@ MC_MUST_USE enum mc_status mc_recv_all(int fd, void *buffer, size_t len, uint64_
  * MC_ERR_TIMEOUT. */
 MC_MUST_USE enum mc_status mc_wait_ready(int fd, short events, uint64_t deadline_ns);
 
+/* Of a socket whose reader waits for nothing else: mc_recv_some then sleeps in the read itself, a system call
+ * less than waiting and reading (1.2 us of a 15 us round trip). All else goes on as if it were non-blocking. */
+void mc_sleep_in_reads(int fd);
+/* Reads at least one byte, at most what fits. MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_IO. */
+MC_MUST_USE enum mc_status mc_recv_some(int fd, const struct iovec *iov, int iov_count,
+                                        uint64_t deadline_ns, size_t *n);
+
 /* ---- messages between processes of one host -------------------------------------------------------------- */
 
 /* Sequenced packets over an abstract unix socket (it has no file; who is in the same network namespace reaches it). They

@@ -9,17 +9,20 @@
 #include "io/private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include "base/log.h"
 
-#define LISTEN_TRIES 64 /* of an ephemeral port that another process took between bind and listen  \
-                         */
+#define LISTEN_TRIES                                                                               \
+    64 /* of an ephemeral port that another process took between bind and listen                   \
+        */
 #define KEEPALIVE_IDLE_S     30 /* then a dead machine is noticed after 30 + 3 * 10 s */
 #define KEEPALIVE_INTERVAL_S 10
 #define KEEPALIVE_PROBES     3
+#define READ_SLEEP_MS        50 /* a sleeping read looks at its deadline so often */
 #define SEND_BATCH           64 /* iovec entries handed to the kernel at once */
 
 static void set_option(int fd, int level, int name, int value) {
@@ -346,4 +349,30 @@ enum mc_status mc_recv_all(int fd, void *buffer, size_t len, uint64_t deadline_n
         rest.iov_len -= n;
     }
     return MC_OK;
+}
+
+void mc_sleep_in_reads(int fd) {
+    struct timeval limit = {.tv_usec = READ_SLEEP_MS * 1000};
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0 ||
+        fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) { /* works all the same, a little slower */
+        mc_debug("a socket cannot sleep in reads: fd=%d errno=%d", fd, errno);
+    }
+}
+
+enum mc_status mc_recv_some(int fd, const struct iovec *iov, int iov_count, uint64_t deadline_ns,
+                            size_t *n) {
+    uint64_t sleep_ns = READ_SLEEP_MS * MC_MS;
+    for (;;) {
+        size_t got = 0;
+        uint64_t now = mc_now_ns(mc_clock_system());
+        /* On a non-blocking socket the first read returns at once and the wait follows. */
+        bool may_sleep = deadline_ns >= sleep_ns && now <= deadline_ns - sleep_ns;
+        MC_TRY(mc_socket_receive(fd, iov, iov_count, may_sleep ? 0 : MSG_DONTWAIT, &got));
+        if (got > 0) {
+            *n = got;
+            return MC_OK;
+        }
+        MC_TRY(mc_wait_ready(fd, POLLIN, deadline_ns));
+    }
 }

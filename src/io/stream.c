@@ -37,13 +37,16 @@ static bool asks_for_bytes(const struct iovec *iov, int count) {
     return false;
 }
 
-enum mc_status mc_socket_readv(int fd, const struct iovec *iov, int count, size_t *n) {
+/* flags: MSG_DONTWAIT, or 0 to sleep as long as the socket's own time limit says. */
+enum mc_status mc_socket_receive(int fd, const struct iovec *iov, int count, int flags, size_t *n) {
     ssize_t got;
     do {
         if (count == 1) {
-            got = recv(fd, iov->iov_base, iov->iov_len, 0);
+            got = recv(fd, iov->iov_base, iov->iov_len, flags);
         } else {
-            got = readv(fd, iov, count < IOV_MAX ? count : IOV_MAX);
+            struct msghdr message = {.msg_iov = (struct iovec *)iov,
+                                     .msg_iovlen = (size_t)(count < IOV_MAX ? count : IOV_MAX)};
+            got = recvmsg(fd, &message, flags);
         }
     } while (got < 0 && errno == EINTR);
     if (got == 0 && asks_for_bytes(iov, count)) {
@@ -57,15 +60,19 @@ enum mc_status mc_socket_readv(int fd, const struct iovec *iov, int count, size_
     return MC_OK;
 }
 
+enum mc_status mc_socket_readv(int fd, const struct iovec *iov, int count, size_t *n) {
+    return mc_socket_receive(fd, iov, count, MSG_DONTWAIT, n);
+}
+
 enum mc_status mc_socket_writev(int fd, const struct iovec *iov, int count, size_t *n) {
     ssize_t put;
     do { /* never writev(2): MSG_NOSIGNAL keeps a dead peer from killing the process */
         if (count == 1) {
-            put = send(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL);
+            put = send(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
         } else {
             struct msghdr message = {.msg_iov = (struct iovec *)iov,
                                      .msg_iovlen = (size_t)(count < IOV_MAX ? count : IOV_MAX)};
-            put = sendmsg(fd, &message, MSG_NOSIGNAL);
+            put = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         }
     } while (put < 0 && errno == EINTR);
     if (put < 0) {

@@ -180,6 +180,7 @@ static enum mc_status connection_open(struct mc_rpc_client *client, uint64_t dea
     }
     struct connection *c = mc_zalloc(sizeof(*c));
     mc_stream_plain(&c->stream, fd);
+    mc_sleep_in_reads(fd);
     *out = c;
     return MC_OK;
 }
@@ -268,31 +269,18 @@ static bool reply_valid(const struct mc_rpc_reply_header *h, uint32_t seq) {
            h->attach_length <= MC_RPC_MAX_BODY;
 }
 
-static enum mc_status recv_some(struct connection *c, const struct iovec *iov, int count,
-                                uint64_t deadline_ns, size_t *n) {
-    *n = 0;
-    for (;;) {
-        MC_TRY(c->stream.ops->readv(&c->stream, iov, count, n));
-        if (*n > 0) {
-            return MC_OK;
-        }
-        MC_TRY(mc_wait_ready(c->stream.fd, POLLIN, deadline_ns));
-    }
-}
-
 /* Reads the answer: header into *header, body and attachment behind reply->len (which stays as it
  * was; *payload is their length). */
 static enum mc_status recv_reply(struct connection *c, const struct call *call,
                                  struct mc_buf *reply, struct mc_rpc_reply_header *header,
                                  size_t *payload) {
     size_t got = 0;
-    MC_TRY(mc_wait_ready(c->stream.fd, POLLIN, call->deadline_ns)); /* it is never there yet */
     mc_buf_reserve(reply, REPLY_ROOM);
     while (got < sizeof(*header)) {
         struct iovec iov[2] = {{(char *)header + got, sizeof(*header) - got},
                                {reply->data + reply->len, reply->cap - reply->len}};
         size_t n;
-        MC_TRY(recv_some(c, iov, 2, call->deadline_ns, &n));
+        MC_TRY(mc_recv_some(c->stream.fd, iov, 2, call->deadline_ns, &n));
         got += n;
     }
     *payload = (size_t)header->length + header->attach_length;

@@ -1,0 +1,98 @@
+/*
+ * mc_recv_some ends with bytes, at the deadline, or with the peer, on sockets that sleep in reads
+ * and on others; a sleeping socket still never blocks in the calls that must not. MC_TEST_THREADS
+ */
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "io/io.h"
+#include "support/support.h"
+
+static uint64_t in_ms(uint64_t ms) {
+    return mc_now_ns(mc_clock_system()) + ms * MC_MS;
+}
+
+static void pair(int fds[2], bool sleeping) {
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    if (sleeping) {
+        mc_sleep_in_reads(fds[0]);
+    }
+}
+
+static void *send_late(void *arg) {
+    int fd = *(int *)arg;
+    char hello[] = "hello";
+    struct iovec iov = {hello, 5};
+    usleep(200 * 1000); /* longer than one sleep */
+    assert_ok(mc_send_all(fd, &iov, 1, MC_NO_DEADLINE));
+    usleep(100 * 1000);
+    close(fd);
+    return NULL;
+}
+
+static void test_bytes_then_the_end(void **state) {
+    for (int sleeping = 0; sleeping < 2; sleeping++) {
+        int fds[2];
+        pthread_t thread;
+        char head[2] = "", tail[8] = "";
+        struct iovec iov[2] = {{head, sizeof(head)}, {tail, sizeof(tail)}};
+        size_t n = 0;
+        pair(fds, sleeping);
+        assert_int_equal(pthread_create(&thread, NULL, send_late, &fds[1]), 0);
+        assert_ok(mc_recv_some(fds[0], iov, 2, in_ms(60000), &n));
+        assert_int_equal(n, 5);
+        assert_memory_equal(head, "he", 2);
+        assert_memory_equal(tail, "llo", 3);
+        assert_int_equal(mc_recv_some(fds[0], iov, 2, MC_NO_DEADLINE, &n), MC_ERR_CLOSED);
+        pthread_join(thread, NULL);
+        close(fds[0]);
+    }
+}
+
+static void test_the_deadline(void **state) {
+    static const uint64_t limits_ms[] = {0, 5, 120};
+    for (int sleeping = 0; sleeping < 2; sleeping++) {
+        for (size_t i = 0; i < MC_ARRAY_LEN(limits_ms); i++) {
+            int fds[2];
+            char byte;
+            struct iovec iov = {&byte, 1};
+            size_t n = 0;
+            pair(fds, sleeping);
+            uint64_t deadline = in_ms(limits_ms[i]);
+            assert_int_equal(mc_recv_some(fds[0], &iov, 1, deadline, &n), MC_ERR_TIMEOUT);
+            assert_true(mc_now_ns(mc_clock_system()) >= deadline);
+            assert_int_equal(n, 0);
+            close(fds[0]);
+            close(fds[1]);
+        }
+    }
+}
+
+static void test_streams_of_a_sleeping_socket_do_not_block(void **state) {
+    int fds[2];
+    struct mc_stream stream;
+    static char bytes[1 << 20];
+    struct iovec iov = {bytes, sizeof(bytes)};
+    size_t n = 1, sent = 0;
+    pair(fds, true);
+    mc_stream_plain(&stream, fds[0]);
+    assert_ok(stream.ops->readv(&stream, &iov, 1, &n));
+    assert_int_equal(n, 0);
+    do { /* nobody reads: it must say so, not wait */
+        assert_ok(stream.ops->writev(&stream, &iov, 1, &n));
+        sent += n;
+    } while (n > 0 && sent < (64u << 20));
+    assert_int_equal(n, 0);
+    stream.ops->close(&stream);
+    close(fds[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_then_the_end),
+        cmocka_unit_test(test_the_deadline),
+        cmocka_unit_test(test_streams_of_a_sleeping_socket_do_not_block),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
