@@ -141,15 +141,15 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
         return MC_OK;
     }
     MC_TRY(plan_segment(engine, route, task, r->segment));
-    uint64_t slice_bytes = 0;
+    const struct mc_slice_op whole = {.op = r->op,
+                                      .local = r->local,
+                                      .remote = r->remote_addr,
+                                      .length = r->length,
+                                      .segment = &task->slot->base};
+    struct mc_transport *t = mc_route_choose(route, &whole);
+    uint64_t slice_bytes = t != NULL ? t->ops->slice_bytes : 0;
     if (route->fresh && mc_route_covers(route, r->remote_addr, r->length)) {
-        const struct mc_slice_op whole = {.op = r->op,
-                                          .local = r->local,
-                                          .remote = r->remote_addr,
-                                          .length = r->length,
-                                          .segment = &task->slot->base};
-        task->transport = mc_route_choose(route, &whole);
-        slice_bytes = task->transport != NULL ? task->transport->ops->slice_bytes : 0;
+        task->transport = t;
     }
     task->slice_count = count_slices(r->length, slice_bytes);
     atomic_store_explicit(&task->pending, task->slice_count, memory_order_relaxed);

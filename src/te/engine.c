@@ -32,6 +32,10 @@ static unsigned usable_cores(void) {
 static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_engine_options *in) {
     struct mc_engine_options *o = &engine->options;
     *o = *in;
+    o->metadata = mc_strdup(in->metadata != NULL ? in->metadata : "P2PHANDSHAKE");
+    o->local_name =
+        in->local_name != NULL && in->local_name[0] != '\0' ? mc_strdup(in->local_name) : NULL;
+    o->host = in->host != NULL && in->host[0] != '\0' ? mc_strdup(in->host) : NULL;
     if (o->port_min > o->port_max || o->port_min == 0) {
         mc_error("port range is empty min=%u max=%u", (unsigned)o->port_min, (unsigned)o->port_max);
         return MC_INVALID_PARAMS;
@@ -44,9 +48,6 @@ static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_en
     }
     o->lanes_per_peer = o->lanes_per_peer == 0 ? DEFAULT_LANES : o->lanes_per_peer;
     o->connect_timeout_ms = o->connect_timeout_ms == 0 ? 5000 : o->connect_timeout_ms;
-    o->metadata = mc_strdup(in->metadata != NULL ? in->metadata : "P2PHANDSHAKE");
-    o->local_name = in->local_name != NULL && in->local_name[0] != '\0' ? mc_strdup(in->local_name) : NULL;
-    o->host = in->host != NULL && in->host[0] != '\0' ? mc_strdup(in->host) : NULL;
     engine->cache_descriptors = getenv("MC_DISABLE_METACACHE") == NULL;
     return MC_OK;
 }

@@ -57,7 +57,8 @@ struct mc_segment_slot {
     pthread_mutex_t lock;         /* the rest */
     struct mc_peer_desc *desc;
     uint64_t desc_generation;  /* local segment: of the memory it shows */
-    struct mc_list waiting;    /* slices waiting for a refresh */
+    struct mc_list waiting;    /* slices that wait for a fetch to begin */
+    struct mc_list fetching;   /* slices that wait for the one under way to end */
     bool refreshing;
     _Atomic uint64_t refresh_failed_ns; /* when, 0 = it did not */
     struct mc_job refresh_job;

@@ -245,21 +245,40 @@ static uint64_t fetch_deadline(const struct mc_engine *engine) {
 
 /* ---- slices that wait for a descriptor ------------------------------------------------------------------- */
 
+static struct mc_slice_op *pop(struct mc_segment_slot *slot, struct mc_list *list) {
+    struct mc_slice_op *slice = NULL;
+    pthread_mutex_lock(&slot->lock);
+    if (!mc_list_empty(list)) {
+        slice = mc_container_of(list->next, struct mc_slice_op, transport_link);
+        mc_list_del(&slice->transport_link);
+    }
+    pthread_mutex_unlock(&slot->lock);
+    return slice;
+}
+
+/* Those that wait now are served by the fetch that begins now; who comes later gets the next, for what has happened in
+ * between would not be in this one's answer. False when nobody waits: the job is over. */
+static bool begin_fetch(struct mc_segment_slot *slot) {
+    pthread_mutex_lock(&slot->lock);
+    bool any = !mc_list_empty(&slot->waiting);
+    while (!mc_list_empty(&slot->waiting)) {
+        struct mc_list *link = slot->waiting.next;
+        mc_list_del(link);
+        mc_list_push_back(&slot->fetching, link);
+    }
+    slot->refreshing = any;
+    pthread_mutex_unlock(&slot->lock);
+    return any;
+}
+
 static void run_refresh(struct mc_job *job) {
     struct mc_segment_slot *slot = mc_container_of(job, struct mc_segment_slot, refresh_job);
-    enum mc_status status = mc_slot_refresh(slot, fetch_deadline(slot->base.engine));
-    for (;;) {
-        struct mc_slice_op *slice = NULL;
-        pthread_mutex_lock(&slot->lock);
-        if (mc_list_empty(&slot->waiting)) {
-            slot->refreshing = false;
-            pthread_mutex_unlock(&slot->lock);
-            break;
+    while (begin_fetch(slot)) {
+        enum mc_status status = mc_slot_refresh(slot, fetch_deadline(slot->base.engine));
+        struct mc_slice_op *slice;
+        while ((slice = pop(slot, &slot->fetching)) != NULL) {
+            mc_slice_after_refresh(slice, status);
         }
-        slice = mc_container_of(slot->waiting.next, struct mc_slice_op, transport_link);
-        mc_list_del(&slice->transport_link);
-        pthread_mutex_unlock(&slot->lock);
-        mc_slice_after_refresh(slice, status);
     }
     mc_slot_release(slot);
 }
@@ -279,17 +298,23 @@ void mc_slot_wait_refresh(struct mc_segment_slot *slot, struct mc_slice_op *slic
     }
 }
 
+static void take_of_task(struct mc_list *list, const struct mc_transfer_task *task,
+                         struct mc_list *taken) {
+    for (struct mc_list *at = list->next, *next; at != list; at = next) {
+        next = at->next;
+        if (mc_container_of(at, struct mc_slice_op, transport_link)->task == task) {
+            mc_list_del(at);
+            mc_list_push_back(taken, at);
+        }
+    }
+}
+
 void mc_slot_cancel_waiting(struct mc_segment_slot *slot, struct mc_transfer_task *task) {
     struct mc_list mine;
     mc_list_init(&mine);
     pthread_mutex_lock(&slot->lock);
-    for (struct mc_list *at = slot->waiting.next, *next; at != &slot->waiting; at = next) {
-        next = at->next;
-        if (mc_container_of(at, struct mc_slice_op, transport_link)->task == task) {
-            mc_list_del(at);
-            mc_list_push_back(&mine, at);
-        }
-    }
+    take_of_task(&slot->waiting, task, &mine);
+    take_of_task(&slot->fetching, task, &mine);
     pthread_mutex_unlock(&slot->lock);
     while (!mc_list_empty(&mine)) {
         struct mc_slice_op *slice =
@@ -306,6 +331,7 @@ static void slot_init(struct mc_engine *engine, struct mc_segment_slot *slot) {
     pthread_mutex_init(&slot->lock, NULL);
     pthread_mutex_init(&slot->refresh_lock, NULL);
     mc_list_init(&slot->waiting);
+    mc_list_init(&slot->fetching);
     mc_list_init(&slot->by_name);
     slot->refresh_job.run = run_refresh;
     slot->reclaim_job.run = reclaim;
