@@ -32,7 +32,7 @@ struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *c
     return ops;
 }
 
-static void call_destroy(struct mc_call *call) {
+static void call_destroy(struct mc_ops_call *call) {
     mc_arena_free(&call->arena);
     mc_buf_free(&call->request);
     mc_buf_free(&call->replies[0]);
@@ -43,7 +43,7 @@ static void call_destroy(struct mc_call *call) {
 void mc_ops_destroy(struct mc_ops *ops) {
     mc_ops_view_release_all(ops);
     while (ops->idle_calls != NULL) {
-        struct mc_call *call = ops->idle_calls;
+        struct mc_ops_call *call = ops->idle_calls;
         ops->idle_calls = call->next;
         call_destroy(call);
     }
@@ -59,9 +59,9 @@ struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops) {
 
 /* ---- call contexts ------------------------------------------------------------------------- */
 
-struct mc_call *mc_ops_begin(struct mc_ops *ops) {
+struct mc_ops_call *mc_ops_begin(struct mc_ops *ops) {
     pthread_mutex_lock(&ops->lock);
-    struct mc_call *call = ops->idle_calls;
+    struct mc_ops_call *call = ops->idle_calls;
     if (call != NULL) {
         ops->idle_calls = call->next;
     }
@@ -76,7 +76,7 @@ static void trim(struct mc_buf *buf) {
     mc_buf_clear(buf);
 }
 
-void mc_ops_end(struct mc_ops *ops, struct mc_call *call) {
+void mc_ops_end(struct mc_ops *ops, struct mc_ops_call *call) {
     mc_arena_reset(&call->arena);
     trim(&call->request);
     trim(&call->replies[0]);
@@ -91,7 +91,7 @@ void mc_ops_end(struct mc_ops *ops, struct mc_call *call) {
 
 /* Two releases may take the same arguments and answer with different types: then the answer's hash
  * decides. */
-static enum mc_status decode(struct mc_ops *ops, struct mc_call *call, enum mc_master_rpc rpc,
+static enum mc_status decode(struct mc_ops *ops, struct mc_ops_call *call, enum mc_master_rpc rpc,
                              unsigned version, struct mc_str reply, void *ret) {
     const struct mc_rpc_desc *desc = &mc_master_rpc_table()[rpc];
     uint32_t args_hash = desc->versions[version].args_hash;
@@ -117,7 +117,7 @@ static enum mc_status decode(struct mc_ops *ops, struct mc_call *call, enum mc_m
 
 /* One request in the schema version that the master is known to accept; tries the others when it
  * refuses. */
-static enum mc_status rpc_once(struct mc_ops *ops, struct mc_call *call, enum mc_master_rpc rpc,
+static enum mc_status rpc_once(struct mc_ops *ops, struct mc_ops_call *call, enum mc_master_rpc rpc,
                                const void *args, void *ret, uint64_t deadline_ns) {
     const struct mc_rpc_desc *desc = &mc_master_rpc_table()[rpc];
     unsigned first = atomic_load_explicit(&ops->versions[rpc], memory_order_relaxed);
@@ -142,7 +142,7 @@ static enum mc_status rpc_once(struct mc_ops *ops, struct mc_call *call, enum mc
     return MC_NOT_SUPPORTED;
 }
 
-enum mc_status mc_ops_rpc(struct mc_ops *ops, struct mc_call *call, enum mc_master_rpc rpc,
+enum mc_status mc_ops_rpc(struct mc_ops *ops, struct mc_ops_call *call, enum mc_master_rpc rpc,
                           const void *args, void *ret, uint64_t deadline_ns,
                           enum mc_ops_repeat repeat) {
     unsigned attempts = repeat == MC_OPS_IDEMPOTENT ? RPC_ATTEMPTS : 1;
@@ -169,9 +169,9 @@ enum mc_status mc_ops_rpc(struct mc_ops *ops, struct mc_call *call, enum mc_mast
     }
 }
 
-enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_call *call, enum mc_master_rpc rpc,
-                                const void *args, struct mc_vec *ret, size_t expected,
-                                uint64_t deadline_ns, enum mc_ops_repeat repeat) {
+enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_ops_call *call,
+                                enum mc_master_rpc rpc, const void *args, struct mc_vec *ret,
+                                size_t expected, uint64_t deadline_ns, enum mc_ops_repeat repeat) {
     MC_TRY(mc_ops_rpc(ops, call, rpc, args, ret, deadline_ns, repeat));
     if (ret->count != expected) {
         mc_error("the master answered for another number of keys: rpc=%s asked=%zu answered=%zu",

@@ -35,7 +35,7 @@ struct get_key {
 
 struct get_chunk {
     struct mc_ops *ops;
-    struct mc_call *call;
+    struct mc_ops_call *call;
     struct get_key *keys;
     size_t count;
     uint64_t deadline_ns;

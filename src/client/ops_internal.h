@@ -9,8 +9,8 @@
 /* What one operation needs of memory. Kept and used again, so that a warm client does not call
  * malloc for a key. The two replies alternate: what the last answer decoded to stays valid while
  * the next one is decoded. */
-struct mc_call {
-    struct mc_call *next;
+struct mc_ops_call {
+    struct mc_ops_call *next;
     struct mc_arena arena;
     struct mc_buf request;
     struct mc_buf replies[2];
@@ -38,13 +38,13 @@ struct mc_ops {
     struct mc_ops_counters counters;
 
     pthread_mutex_t lock; /* guards what follows; never held across a port call */
-    struct mc_call *idle_calls;
+    struct mc_ops_call *idle_calls;
     struct mc_list views;
     size_t view_count;
 };
 
-struct mc_call *mc_ops_begin(struct mc_ops *ops);
-void mc_ops_end(struct mc_ops *ops, struct mc_call *call);
+struct mc_ops_call *mc_ops_begin(struct mc_ops *ops);
+void mc_ops_end(struct mc_ops *ops, struct mc_ops_call *call);
 
 static inline uint64_t mc_ops_now(struct mc_ops *ops) {
     return mc_now_ns(ops->port->ops->clock(ops->port));
@@ -59,11 +59,11 @@ enum mc_ops_repeat {
 };
 /* Encodes, calls, decodes. The decoded answer's strings and vectors are valid until the next but
  * one RPC of this call. */
-MC_MUST_USE enum mc_status mc_ops_rpc(struct mc_ops *ops, struct mc_call *call,
+MC_MUST_USE enum mc_status mc_ops_rpc(struct mc_ops *ops, struct mc_ops_call *call,
                                       enum mc_master_rpc rpc, const void *args, void *ret,
                                       uint64_t deadline_ns, enum mc_ops_repeat repeat);
 /* The same for an answer that is a vector with one element per key. */
-MC_MUST_USE enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_call *call,
+MC_MUST_USE enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_ops_call *call,
                                             enum mc_master_rpc rpc, const void *args,
                                             struct mc_vec *ret, size_t expected,
                                             uint64_t deadline_ns, enum mc_ops_repeat repeat);

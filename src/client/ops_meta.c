@@ -10,7 +10,7 @@
 
 /* ---- exist --------------------------------------------------------------------------------- */
 
-static enum mc_status exist_one(struct mc_ops *ops, struct mc_call *call, struct mc_str key,
+static enum mc_status exist_one(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
                                 bool *exists) {
     struct mw_a_key args = {.key = key, .tenant = ops->tenant};
     struct mw_e_bool answer;
@@ -35,7 +35,7 @@ static size_t take_keys(const char *const *keys, size_t count, struct mc_str *ou
     return n;
 }
 
-static void exist_chunk(struct mc_ops *ops, struct mc_call *call, const char *const *keys,
+static void exist_chunk(struct mc_ops *ops, struct mc_ops_call *call, const char *const *keys,
                         size_t count, bool *exists, enum mc_status *results) {
     struct mc_str *valid = mc_arena_alloc(&call->arena, count * sizeof(*valid));
     uint32_t *place = mc_arena_alloc(&call->arena, count * sizeof(*place));
@@ -65,7 +65,7 @@ enum mc_status mc_ops_exist(struct mc_ops *ops, const char *const *keys, size_t 
     if (count > 0 && (keys == NULL || exists == NULL || results == NULL)) {
         return MC_INVALID_PARAMS;
     }
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     for (size_t done = 0; done < count;) {
         size_t n = mc_ops_chunk_keys(keys + done, count - done);
         exist_chunk(ops, call, keys + done, n, exists + done, results + done);
@@ -78,7 +78,7 @@ enum mc_status mc_ops_exist(struct mc_ops *ops, const char *const *keys, size_t 
 
 /* ---- remove -------------------------------------------------------------------------------- */
 
-static enum mc_status remove_one(struct mc_ops *ops, struct mc_call *call, struct mc_str key,
+static enum mc_status remove_one(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
                                  bool force) {
     struct mw_a_remove args = {.key = key, .force = force, .tenant = ops->tenant};
     struct mw_e_void answer;
@@ -86,7 +86,7 @@ static enum mc_status remove_one(struct mc_ops *ops, struct mc_call *call, struc
     return mc_ops_status(answer.error);
 }
 
-static void remove_chunk(struct mc_ops *ops, struct mc_call *call, const char *const *keys,
+static void remove_chunk(struct mc_ops *ops, struct mc_ops_call *call, const char *const *keys,
                          size_t count, bool force, enum mc_status *results) {
     struct mc_str *valid = mc_arena_alloc(&call->arena, count * sizeof(*valid));
     uint32_t *place = mc_arena_alloc(&call->arena, count * sizeof(*place));
@@ -113,7 +113,7 @@ enum mc_status mc_ops_remove(struct mc_ops *ops, const char *const *keys, size_t
     if (count > 0 && (keys == NULL || results == NULL)) {
         return MC_INVALID_PARAMS;
     }
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     for (size_t done = 0; done < count;) {
         size_t n = mc_ops_chunk_keys(keys + done, count - done);
         remove_chunk(ops, call, keys + done, n, force, results + done);
@@ -129,7 +129,7 @@ enum mc_status mc_ops_remove_regex(struct mc_ops *ops, const char *pattern, bool
     if (pattern == NULL || strnlen(pattern, MC_STORE_KEY_MAX + 1) > MC_STORE_KEY_MAX) {
         return MC_INVALID_PARAMS;
     }
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_a_remove args = {.key = mc_str_from(pattern), .force = force, .tenant = ops->tenant};
     struct mw_e_i64 answer;
     enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_RemoveByRegex, &args, &answer,
@@ -142,7 +142,7 @@ enum mc_status mc_ops_remove_regex(struct mc_ops *ops, const char *pattern, bool
 }
 
 enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *removed) {
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_a_remove_all args = {.force = force, .tenant = ops->tenant};
     int64_t answer = 0;
     enum mc_status status =
@@ -158,7 +158,7 @@ enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *remov
 
 /* ---- looking inside ------------------------------------------------------------------------ */
 
-static enum mc_status query(struct mc_ops *ops, struct mc_call *call, const char *key,
+static enum mc_status query(struct mc_ops *ops, struct mc_ops_call *call, const char *key,
                             struct mw_replica_list *list) {
     struct mw_a_key args = {.tenant = ops->tenant};
     MC_TRY(mc_ops_key(key, &args.key));
@@ -171,7 +171,7 @@ static enum mc_status query(struct mc_ops *ops, struct mc_call *call, const char
 }
 
 enum mc_status mc_ops_size(struct mc_ops *ops, const char *key, uint64_t *length) {
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_replica_list list;
     enum mc_status status = query(ops, call, key, &list);
     if (status == MC_OK && list.replicas.count == 0) {
@@ -209,7 +209,7 @@ static void describe(const struct mw_replica *replica, struct mc_replica_info *i
 
 enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
                                struct mc_replica_info *replicas, size_t capacity, size_t *count) {
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_replica_list list;
     enum mc_status status = query(ops, call, key, &list);
     if (status == MC_OK) {

@@ -25,7 +25,7 @@ static uint64_t ping_deadline(struct mc_ops *ops) {
 }
 
 enum mc_status mc_ops_ready(struct mc_ops *ops) {
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_e_str answer;
     enum mc_status status =
         mc_ops_rpc(ops, call, MC_RPC_ServiceReady, NULL, &answer, ping_deadline(ops), MC_OPS_ONCE);
@@ -47,7 +47,7 @@ static struct mw_segment wire_segment(const struct mc_ops_node *node) {
 }
 
 enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_a_mount args = {.segment = wire_segment(node), .client = ops->client};
     struct mw_e_void answer;
     enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_MountSegment, &args, &answer,
@@ -60,7 +60,7 @@ enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
     return status;
 }
 
-static enum mc_status unmount_id(struct mc_ops *ops, struct mc_call *call, struct mc_uuid id) {
+static enum mc_status unmount_id(struct mc_ops *ops, struct mc_ops_call *call, struct mc_uuid id) {
     struct mw_a_unmount args = {.segment = id, .client = ops->client};
     struct mw_e_void answer;
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_UnmountSegment, &args, &answer, ping_deadline(ops),
@@ -69,7 +69,7 @@ static enum mc_status unmount_id(struct mc_ops *ops, struct mc_call *call, struc
 }
 
 enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_node *node) {
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     enum mc_status status = unmount_id(ops, call, node->segment.id);
     mc_ops_end(ops, call);
     return status;
@@ -88,7 +88,7 @@ static void remember_ghost(struct mc_ops *ops, struct mc_ops_node *node, struct 
     node->ghost_until_ns[oldest] = mc_ops_now(ops) + GHOST_TTL_NS;
 }
 
-static void unmount_ghosts(struct mc_ops *ops, struct mc_ops_node *node, struct mc_call *call) {
+static void unmount_ghosts(struct mc_ops *ops, struct mc_ops_node *node, struct mc_ops_call *call) {
     for (size_t i = 0; i < MC_OPS_GHOSTS; i++) {
         if (node->ghost_until_ns[i] > mc_ops_now(ops) &&
             unmount_id(ops, call, node->ghosts[i]) != MC_OK) {
@@ -101,7 +101,7 @@ static void unmount_ghosts(struct mc_ops *ops, struct mc_ops_node *node, struct 
 
 /* MC_OK: the master has the segment under this id. MC_SEGMENT_NOT_FOUND: it does not. */
 static enum mc_status ask_segment(struct mc_ops *ops, const struct mc_ops_node *node,
-                                  struct mc_call *call) {
+                                  struct mc_ops_call *call) {
     struct mc_uuid id = node->segment.id;
     struct mw_e_i32 answer;
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_QuerySegmentStatusById, &id, &answer, ping_deadline(ops),
@@ -109,7 +109,8 @@ static enum mc_status ask_segment(struct mc_ops *ops, const struct mc_ops_node *
     return mc_ops_status(answer.error);
 }
 
-static enum mc_status remount(struct mc_ops *ops, struct mc_ops_node *node, struct mc_call *call) {
+static enum mc_status remount(struct mc_ops *ops, struct mc_ops_node *node,
+                              struct mc_ops_call *call) {
     enum mc_status known = ask_segment(ops, node, call);
     if (known != MC_OK && known != MC_SEGMENT_NOT_FOUND) {
         return known;
@@ -141,7 +142,7 @@ enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
     if (node->segment.size == 0) { /* nothing lent: the master need not know this client */
         return mc_ops_ready(ops);
     }
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_e_ping answer;
     enum mc_status status =
         mc_ops_rpc(ops, call, MC_RPC_Ping, &ops->client, &answer, ping_deadline(ops), MC_OPS_ONCE);

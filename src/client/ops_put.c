@@ -34,7 +34,7 @@ struct put_key {
 
 struct put_chunk {
     struct mc_ops *ops;
-    struct mc_call *call;
+    struct mc_ops_call *call;
     struct put_key *keys;
     size_t count;
     struct mc_uuid writer;
@@ -50,7 +50,7 @@ static void fail(struct put_key *key, enum put_state state, enum mc_status statu
 
 /* ---- what the caller asked for ------------------------------------------------------------- */
 
-static struct mc_vec strings(struct mc_call *call, const char *const *list, size_t count) {
+static struct mc_vec strings(struct mc_ops_call *call, const char *const *list, size_t count) {
     struct mc_str *out = mc_arena_alloc(&call->arena, count * sizeof(*out));
     for (size_t i = 0; i < count; i++) {
         out[i] = mc_str_from(list[i]);

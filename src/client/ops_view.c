@@ -95,7 +95,7 @@ static const struct mw_replica *map_nearest(struct mc_ops *ops, const struct mw_
     return NULL;
 }
 
-static enum mc_status view_open(struct mc_ops *ops, struct mc_call *call, struct mc_str key,
+static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
                                 struct mc_ops_view *view) {
     struct mw_a_key args = {.key = key, .tenant = ops->tenant};
     struct mw_e_list answer;
@@ -125,7 +125,7 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_call *call, struct
 enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key, struct mc_ops_view *view) {
     struct mc_str name;
     MC_TRY(mc_ops_key(key, &name));
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     enum mc_status status = view_open(ops, call, name, view);
     mc_ops_end(ops, call);
     return status;
@@ -163,8 +163,8 @@ static bool still_there(const struct mc_view_record *record, const struct mw_e_l
     return false;
 }
 
-static void renew_records(struct mc_ops *ops, struct mc_call *call, struct mc_view_record **records,
-                          size_t count) {
+static void renew_records(struct mc_ops *ops, struct mc_ops_call *call,
+                          struct mc_view_record **records, size_t count) {
     struct mc_str *names = mc_arena_alloc(&call->arena, count * sizeof(*names));
     for (size_t i = 0; i < count; i++) {
         names[i] = records[i]->key;
@@ -194,7 +194,7 @@ static void renew_records(struct mc_ops *ops, struct mc_call *call, struct mc_vi
 
 /* The records whose renewal is due, each counted as owned; NULL when none. *next = when the
  * earliest other is due. */
-static struct mc_view_record **take_due(struct mc_ops *ops, struct mc_call *call, size_t *count,
+static struct mc_view_record **take_due(struct mc_ops *ops, struct mc_ops_call *call, size_t *count,
                                         uint64_t *next) {
     uint64_t now = mc_ops_now(ops);
     *count = 0;
@@ -219,7 +219,7 @@ static struct mc_view_record **take_due(struct mc_ops *ops, struct mc_call *call
 }
 
 uint64_t mc_ops_view_renew(struct mc_ops *ops) {
-    struct mc_call *call = mc_ops_begin(ops);
+    struct mc_ops_call *call = mc_ops_begin(ops);
     size_t count;
     uint64_t next;
     struct mc_view_record **due = take_due(ops, call, &count, &next);
