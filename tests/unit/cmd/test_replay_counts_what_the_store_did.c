@@ -11,8 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* ---- the store: a table of keys, with faults to order
- * ---------------------------------------------------- */
+/* ---- the store: a table of keys, with faults to order ---------------------------------------- */
 
 #define SLOTS (1u << 20)
 
@@ -77,9 +76,7 @@ enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *addr) {
     return MC_OK;
 }
 
-/* ---- a run
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 struct run {
     struct mc_trace trace;
@@ -187,8 +184,7 @@ static void test_stop_ends_the_run_and_says_so(void **state) {
     run_teardown(&run);
 }
 
-/* ---- reports
- * --------------------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------- */
 
 static void fake_state(void *ctx, struct mc_cluster_state *out) {
     uint64_t *calls = ctx;

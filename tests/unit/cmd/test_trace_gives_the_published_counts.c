@@ -61,8 +61,7 @@ static void test_agentic_sessions_share_no_blocks(void **state) {
     mc_trace_free(&both);
 }
 
-/* ---- small files written here
- * ---------------------------------------------------------------------------- */
+/* ---- small files written here ---------------------------------------------------------------- */
 
 static char *write_file(const char *name, const char *text) {
     char *path = NULL;
