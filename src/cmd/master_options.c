@@ -1,9 +1,10 @@
 /*
  * The options of mooncake_master. See cmd/master_options.h.
  *
- * The table has every flag that upstream's master has, so that its command lines and configuration files work. Options of
- * features that this build does not have are accepted with the values that leave the feature off; switching it on is
- * refused by name, because a master that runs without what was asked for is worse than one that does not start.
+ * The table has every flag that upstream's master has, so that its command lines and configuration
+ * files work. Options of features that this build does not have are accepted with the values that
+ * leave the feature off; switching it on is refused by name, because a master that runs without
+ * what was asked for is worse than one that does not start.
  */
 #include "cmd/master_options.h"
 #include "cmd/cmd.h"
@@ -15,133 +16,223 @@
 #include <unistd.h>
 
 #define OPT(kind, field, ...)                                                                      \
-    {.name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct mc_master_options, field), __VA_ARGS__}
+    {                                                                                              \
+        .name = #field, .type = MC_OPT_##kind,                                                     \
+        .offset = offsetof(struct mc_master_options, field), __VA_ARGS__                           \
+    }
 
 /* clang-format off: one option a line */
 static const struct mc_option table[] = {
-    OPT(STRING, config_path, .doc = "JSON or YAML file with options by name; the command line overrides it"),
+    OPT(STRING, config_path,
+        .doc = "JSON or YAML file with options by name; the command line overrides it"),
     /* ---- RPC ---- */
-    OPT(I64, rpc_port, .default_value = "0", .max = 65535, .doc = "RPC port; 0 = the value of --port"),
+    OPT(I64, rpc_port, .default_value = "0", .max = 65535,
+        .doc = "RPC port; 0 = the value of --port"),
     OPT(I64, port, .default_value = "50051", .max = 65535, .doc = "deprecated: use rpc_port"),
-    OPT(I64, rpc_thread_num, .default_value = "0", .max = 1024, .doc = "RPC threads; 0 = as many as cores, at most max_threads"),
-    OPT(I64, max_threads, .default_value = "16", .min = 1, .max = 1024, .doc = "deprecated: use rpc_thread_num"),
-    OPT(STRING, rpc_address, .default_value = "0.0.0.0", .doc = "address to listen on; :: listens on IPv6 and IPv4"),
+    OPT(I64, rpc_thread_num, .default_value = "0", .max = 1024,
+        .doc = "RPC threads; 0 = as many as cores, at most max_threads"),
+    OPT(I64, max_threads, .default_value = "16", .min = 1, .max = 1024,
+        .doc = "deprecated: use rpc_thread_num"),
+    OPT(STRING, rpc_address, .default_value = "0.0.0.0",
+        .doc = "address to listen on; :: listens on IPv6 and IPv4"),
     OPT(STRING, rpc_interface, .doc = "network interface whose IPv4 address overrides rpc_address"),
-    OPT(I64, rpc_conn_timeout_seconds, .default_value = "0", .max = 86400, .doc = "close connections that were silent for this long; 0 = never"),
-    OPT(BOOL, rpc_enable_tcp_no_delay, .default_value = "true", .doc = "send small answers at once"),
+    OPT(I64, rpc_conn_timeout_seconds, .default_value = "0", .max = 86400,
+        .doc = "close connections that were silent for this long; 0 = never"),
+    OPT(BOOL, rpc_enable_tcp_no_delay, .default_value = "true",
+        .doc = "send small answers at once"),
     /* ---- HTTP ---- */
-    OPT(BOOL, enable_metric_reporting, .default_value = "true", .doc = "log a line of metrics every 10 seconds in which something happened"),
-    OPT(I64, metrics_port, .default_value = "9003", .max = 65535, .doc = "port of the admin and metrics endpoints; 0 = any free one"),
-    OPT(STRING, metrics_host, .default_value = "0.0.0.0", .doc = "address of the admin and metrics endpoints"),
-    OPT(BOOL, enable_http_metadata_server, .default_value = "false", .doc = "serve Transfer Engine metadata over HTTP from this process"),
-    OPT(I64, http_metadata_server_port, .default_value = "8080", .max = 65535, .doc = "port of the metadata server"),
-    OPT(STRING, http_metadata_server_host, .default_value = "0.0.0.0", .doc = "address of the metadata server"),
-    OPT(BOOL, enable_metadata_cleanup_on_timeout, .default_value = "false", .doc = "remove the metadata of clients whose heartbeat ended from the embedded metadata server"),
+    OPT(BOOL, enable_metric_reporting, .default_value = "true",
+        .doc = "log a line of metrics every 10 seconds in which something happened"),
+    OPT(I64, metrics_port, .default_value = "9003", .max = 65535,
+        .doc = "port of the admin and metrics endpoints; 0 = any free one"),
+    OPT(STRING, metrics_host, .default_value = "0.0.0.0",
+        .doc = "address of the admin and metrics endpoints"),
+    OPT(BOOL, enable_http_metadata_server, .default_value = "false",
+        .doc = "serve Transfer Engine metadata over HTTP from this process"),
+    OPT(I64, http_metadata_server_port, .default_value = "8080", .max = 65535,
+        .doc = "port of the metadata server"),
+    OPT(STRING, http_metadata_server_host, .default_value = "0.0.0.0",
+        .doc = "address of the metadata server"),
+    OPT(BOOL, enable_metadata_cleanup_on_timeout, .default_value = "false",
+        .doc = "remove the metadata of clients whose heartbeat ended from the embedded metadata "
+               "server"),
     /* ---- objects, eviction, placement ---- */
-    OPT(DURATION, default_kv_lease_ttl, .default_value = "10000", .doc = "how long a read keeps an object from eviction and removal, in ms or with a unit ms, s, m, h"),
-    OPT(DURATION, default_kv_soft_pin_ttl, .default_value = "1800000", .doc = "how long a soft pin lasts since the last access"),
-    OPT(DURATION, max_kv_soft_pin_ttl, .default_value = "86400000", .doc = "longest soft pin that a put may ask for"),
-    OPT(BOOL, allow_evict_soft_pinned_objects, .default_value = "true", .doc = "evict soft-pinned objects when nothing else is left"),
-    OPT(DOUBLE, eviction_ratio, .default_value = "0.05", .max = 1, .doc = "share of the objects that one eviction removes"),
-    OPT(DOUBLE, eviction_high_watermark_ratio, .default_value = "0.90", .max = 1, .doc = "memory use above which eviction starts by itself; 1 = only when a put finds no room"),
-    OPT(I64, client_ttl, .default_value = "10", .min = 1, .max = 86400, .doc = "seconds without heartbeat after which a client and its segments are gone", .alias = "client_live_ttl_sec"),
-    OPT(U64, put_start_discard_timeout_sec, .default_value = "30", .max = 31536000, .doc = "seconds after which an unfinished put may be overwritten"),
-    OPT(U64, put_start_release_timeout_sec, .default_value = "600", .max = 31536000, .doc = "seconds after which the memory of an unfinished put is used again"),
-    OPT(CHOICE, memory_allocator, .default_value = "offset", .choices = "offset|cachelib", .doc = "allocator of segment memory"),
-    OPT(CHOICE, allocation_strategy, .default_value = "random", .choices = "random|free_ratio_first|cxl|ssd_free_ratio_first|local_first", .doc = "how segments are chosen for new objects"),
-    OPT(STRING, cluster_id, .default_value = "mooncake_cluster", .doc = "name of the cluster, 1 to 128 of 0-9 A-Z a-z _ . -"),
+    OPT(DURATION, default_kv_lease_ttl, .default_value = "10000",
+        .doc = "how long a read keeps an object from eviction and removal, in ms or with a unit "
+               "ms, s, m, h"),
+    OPT(DURATION, default_kv_soft_pin_ttl, .default_value = "1800000",
+        .doc = "how long a soft pin lasts since the last access"),
+    OPT(DURATION, max_kv_soft_pin_ttl, .default_value = "86400000",
+        .doc = "longest soft pin that a put may ask for"),
+    OPT(BOOL, allow_evict_soft_pinned_objects, .default_value = "true",
+        .doc = "evict soft-pinned objects when nothing else is left"),
+    OPT(DOUBLE, eviction_ratio, .default_value = "0.05", .max = 1,
+        .doc = "share of the objects that one eviction removes"),
+    OPT(DOUBLE, eviction_high_watermark_ratio, .default_value = "0.90", .max = 1,
+        .doc =
+            "memory use above which eviction starts by itself; 1 = only when a put finds no room"),
+    OPT(I64, client_ttl, .default_value = "10", .min = 1, .max = 86400,
+        .doc = "seconds without heartbeat after which a client and its segments are gone",
+        .alias = "client_live_ttl_sec"),
+    OPT(U64, put_start_discard_timeout_sec, .default_value = "30", .max = 31536000,
+        .doc = "seconds after which an unfinished put may be overwritten"),
+    OPT(U64, put_start_release_timeout_sec, .default_value = "600", .max = 31536000,
+        .doc = "seconds after which the memory of an unfinished put is used again"),
+    OPT(CHOICE, memory_allocator, .default_value = "offset", .choices = "offset|cachelib",
+        .doc = "allocator of segment memory"),
+    OPT(CHOICE, allocation_strategy, .default_value = "random",
+        .choices = "random|free_ratio_first|cxl|ssd_free_ratio_first|local_first",
+        .doc = "how segments are chosen for new objects"),
+    OPT(STRING, cluster_id, .default_value = "mooncake_cluster",
+        .doc = "name of the cluster, 1 to 128 of 0-9 A-Z a-z _ . -"),
     OPT(STRING, root_fs_dir, .doc = "directory, shared by the clients, for disk replicas"),
-    OPT(I64, global_file_segment_size, .default_value = "9223372036854775807", .doc = "bytes of the shared directory that may be used"),
-    OPT(BOOL, enable_disk_eviction, .default_value = "true", .doc = "clients evict from their file storage"),
-    OPT(U64, quota_bytes, .default_value = "0", .doc = "bytes of file storage that clients may use; 0 = 90 % of what there is"),
+    OPT(I64, global_file_segment_size, .default_value = "9223372036854775807",
+        .doc = "bytes of the shared directory that may be used"),
+    OPT(BOOL, enable_disk_eviction, .default_value = "true",
+        .doc = "clients evict from their file storage"),
+    OPT(U64, quota_bytes, .default_value = "0",
+        .doc = "bytes of file storage that clients may use; 0 = 90 % of what there is"),
     /* ---- copy and move tasks ---- */
-    OPT(U64, max_total_finished_tasks, .default_value = "10000", .min = 1, .max = 4294967295, .doc = "most finished tasks that are kept"),
-    OPT(U64, max_total_pending_tasks, .default_value = "10000", .min = 1, .max = 4294967295, .doc = "most pending tasks that are kept"),
-    OPT(U64, max_total_processing_tasks, .default_value = "10000", .min = 1, .max = 4294967295, .doc = "most processing tasks that are kept"),
-    OPT(U64, pending_task_timeout_sec, .default_value = "300", .max = 31536000, .doc = "seconds after which a task that nobody took fails; 0 = never"),
-    OPT(U64, processing_task_timeout_sec, .default_value = "300", .max = 31536000, .doc = "seconds after which a running task fails; 0 = never"),
-    OPT(U64, max_retry_attempts, .default_value = "10", .max = 1000, .doc = "how often a task is tried again"),
+    OPT(U64, max_total_finished_tasks, .default_value = "10000", .min = 1, .max = 4294967295,
+        .doc = "most finished tasks that are kept"),
+    OPT(U64, max_total_pending_tasks, .default_value = "10000", .min = 1, .max = 4294967295,
+        .doc = "most pending tasks that are kept"),
+    OPT(U64, max_total_processing_tasks, .default_value = "10000", .min = 1, .max = 4294967295,
+        .doc = "most processing tasks that are kept"),
+    OPT(U64, pending_task_timeout_sec, .default_value = "300", .max = 31536000,
+        .doc = "seconds after which a task that nobody took fails; 0 = never"),
+    OPT(U64, processing_task_timeout_sec, .default_value = "300", .max = 31536000,
+        .doc = "seconds after which a running task fails; 0 = never"),
+    OPT(U64, max_retry_attempts, .default_value = "10", .max = 1000,
+        .doc = "how often a task is tried again"),
     /* ---- NVMe-oF segments ---- */
-    OPT(DOUBLE, nof_eviction_ratio, .default_value = "0.05", .max = 1, .doc = "eviction_ratio of NVMe-oF segments"),
-    OPT(DOUBLE, nof_eviction_high_watermark_ratio, .default_value = "0.90", .max = 1, .doc = "eviction_high_watermark_ratio of NVMe-oF segments"),
-    OPT(I64, nof_heartbeat_interval_sec, .default_value = "10", .min = 1, .max = 86400, .doc = "seconds between probes of a target"),
-    OPT(U64, nof_heartbeat_probe_timeout_ms, .default_value = "1000", .min = 1, .max = 3600000, .doc = "longest time of a probe"),
-    OPT(U64, nof_heartbeat_failures_threshold, .default_value = "3", .min = 1, .max = 1000, .doc = "failed probes after which a target is unmounted"),
+    OPT(DOUBLE, nof_eviction_ratio, .default_value = "0.05", .max = 1,
+        .doc = "eviction_ratio of NVMe-oF segments"),
+    OPT(DOUBLE, nof_eviction_high_watermark_ratio, .default_value = "0.90", .max = 1,
+        .doc = "eviction_high_watermark_ratio of NVMe-oF segments"),
+    OPT(I64, nof_heartbeat_interval_sec, .default_value = "10", .min = 1, .max = 86400,
+        .doc = "seconds between probes of a target"),
+    OPT(U64, nof_heartbeat_probe_timeout_ms, .default_value = "1000", .min = 1, .max = 3600000,
+        .doc = "longest time of a probe"),
+    OPT(U64, nof_heartbeat_failures_threshold, .default_value = "3", .min = 1, .max = 1000,
+        .doc = "failed probes after which a target is unmounted"),
     /* ---- SSD tier ---- */
-    OPT(BOOL, enable_offload, .default_value = "false", .doc = "let clients keep objects on their SSDs"),
-    OPT(BOOL, offload_on_evict, .default_value = "false", .doc = "offload when an object is evicted instead of when it is put"),
-    OPT(BOOL, offload_force_evict, .default_value = "false", .doc = "evict objects although they are not offloaded yet"),
-    OPT(U64, offloading_queue_limit, .default_value = "50000", .min = 1, .max = 100000000, .doc = "objects that may wait for offloading"),
-    OPT(DOUBLE, offload_cap_ratio, .default_value = "0.5", .max = 1, .doc = "share of the memory that waiting objects may hold"),
-    OPT(BOOL, promotion_on_hit, .default_value = "false", .doc = "bring an object back to memory when it is read from SSD"),
-    OPT(U64, promotion_admission_threshold, .default_value = "2", .min = 1, .max = 1000000, .doc = "reads before an object is brought back"),
-    OPT(U64, promotion_queue_limit, .default_value = "50000", .max = 4294967295, .doc = "objects that may wait to be brought back"),
-    OPT(U64, promotion_max_per_heartbeat, .default_value = "1", .max = 4294967295, .doc = "objects that one heartbeat brings back"),
-    OPT(CHOICE, dynamic_replication_mode, .default_value = "off", .choices = "off|observe|enforce", .doc = "more memory replicas for objects that are read often"),
-    OPT(U64, dynamic_replication_heat_window_seconds, .default_value = "10", .min = 1, .max = 86400, .doc = "window in which reads are counted"),
-    OPT(DOUBLE, dynamic_replication_admission_qps_threshold, .default_value = "0.8", .max = 1000000000.0, .doc = "reads a second from which an object is replicated"),
-    OPT(U64, dynamic_replication_max_memory_replicas, .default_value = "2", .min = 1, .max = 1024, .doc = "most memory replicas of such an object"),
+    OPT(BOOL, enable_offload, .default_value = "false",
+        .doc = "let clients keep objects on their SSDs"),
+    OPT(BOOL, offload_on_evict, .default_value = "false",
+        .doc = "offload when an object is evicted instead of when it is put"),
+    OPT(BOOL, offload_force_evict, .default_value = "false",
+        .doc = "evict objects although they are not offloaded yet"),
+    OPT(U64, offloading_queue_limit, .default_value = "50000", .min = 1, .max = 100000000,
+        .doc = "objects that may wait for offloading"),
+    OPT(DOUBLE, offload_cap_ratio, .default_value = "0.5", .max = 1,
+        .doc = "share of the memory that waiting objects may hold"),
+    OPT(BOOL, promotion_on_hit, .default_value = "false",
+        .doc = "bring an object back to memory when it is read from SSD"),
+    OPT(U64, promotion_admission_threshold, .default_value = "2", .min = 1, .max = 1000000,
+        .doc = "reads before an object is brought back"),
+    OPT(U64, promotion_queue_limit, .default_value = "50000", .max = 4294967295,
+        .doc = "objects that may wait to be brought back"),
+    OPT(U64, promotion_max_per_heartbeat, .default_value = "1", .max = 4294967295,
+        .doc = "objects that one heartbeat brings back"),
+    OPT(CHOICE, dynamic_replication_mode, .default_value = "off", .choices = "off|observe|enforce",
+        .doc = "more memory replicas for objects that are read often"),
+    OPT(U64, dynamic_replication_heat_window_seconds, .default_value = "10", .min = 1, .max = 86400,
+        .doc = "window in which reads are counted"),
+    OPT(DOUBLE, dynamic_replication_admission_qps_threshold, .default_value = "0.8",
+        .max = 1000000000.0, .doc = "reads a second from which an object is replicated"),
+    OPT(U64, dynamic_replication_max_memory_replicas, .default_value = "2", .min = 1, .max = 1024,
+        .doc = "most memory replicas of such an object"),
     /* ---- high availability ---- */
     OPT(BOOL, enable_ha, .default_value = "false", .doc = "elect a leader among several masters"),
-    OPT(CHOICE, ha_backend_type, .default_value = "etcd", .choices = "etcd|redis|k8s", .doc = "where the election is held"),
+    OPT(CHOICE, ha_backend_type, .default_value = "etcd", .choices = "etcd|redis|k8s",
+        .doc = "where the election is held"),
     OPT(STRING, ha_backend_connstring, .doc = "address of that service; empty = etcd_endpoints"),
     OPT(STRING, etcd_endpoints, .doc = "addresses of etcd, separated by ;"),
     OPT(STRING, pod_name, .env = "POD_NAME", .doc = "name of this pod"),
     OPT(STRING, pod_namespace, .env = "POD_NAMESPACE", .doc = "namespace of this pod"),
-    OPT(BOOL, enable_oplog, .default_value = "false", .doc = "replicate the metadata to standby masters"),
-    OPT(I64, oplog_poll_interval_ms, .default_value = "1000", .min = 1, .max = 3600000, .doc = "how often a standby asks for new entries"),
-    OPT(U64, oplog_batch_max_entries, .default_value = "1024", .min = 1, .max = 1000000, .doc = "most entries of one record"),
-    OPT(U64, batch_oplog_retry_timeout_sec, .default_value = "180", .max = 86400, .doc = "how long a standby retries after an error"),
+    OPT(BOOL, enable_oplog, .default_value = "false",
+        .doc = "replicate the metadata to standby masters"),
+    OPT(I64, oplog_poll_interval_ms, .default_value = "1000", .min = 1, .max = 3600000,
+        .doc = "how often a standby asks for new entries"),
+    OPT(U64, oplog_batch_max_entries, .default_value = "1024", .min = 1, .max = 1000000,
+        .doc = "most entries of one record"),
+    OPT(U64, batch_oplog_retry_timeout_sec, .default_value = "180", .max = 86400,
+        .doc = "how long a standby retries after an error"),
     /* ---- snapshots ---- */
-    OPT(BOOL, enable_snapshot, .default_value = "false", .doc = "write the metadata to storage from time to time"),
-    OPT(BOOL, enable_snapshot_restore, .default_value = "false", .doc = "start from the last snapshot"),
-    OPT(U64, snapshot_interval_seconds, .default_value = "600", .min = 1, .max = 31536000, .doc = "time between snapshots"),
-    OPT(U64, snapshot_child_timeout_seconds, .default_value = "300", .min = 1, .max = 86400, .doc = "longest time of writing one"),
-    OPT(U64, snapshot_retention_count, .default_value = "2", .min = 1, .max = 1000000, .doc = "how many are kept"),
+    OPT(BOOL, enable_snapshot, .default_value = "false",
+        .doc = "write the metadata to storage from time to time"),
+    OPT(BOOL, enable_snapshot_restore, .default_value = "false",
+        .doc = "start from the last snapshot"),
+    OPT(U64, snapshot_interval_seconds, .default_value = "600", .min = 1, .max = 31536000,
+        .doc = "time between snapshots"),
+    OPT(U64, snapshot_child_timeout_seconds, .default_value = "300", .min = 1, .max = 86400,
+        .doc = "longest time of writing one"),
+    OPT(U64, snapshot_retention_count, .default_value = "2", .min = 1, .max = 1000000,
+        .doc = "how many are kept"),
     OPT(STRING, snapshot_backup_dir, .doc = "directory for copies of what could not be uploaded"),
-    OPT(CHOICE, snapshot_object_store_type, .choices = "|local|s3", .doc = "where snapshots are stored", .alias = "snapshot_payload_store_type"),
-    {.name = "snapshot_payload_backend_type", .type = MC_OPT_CHOICE, .offset = offsetof(struct mc_master_options, snapshot_object_store_type), .choices = "|local|s3", .doc = "deprecated: use snapshot_object_store_type"},
-    OPT(CHOICE, snapshot_catalog_store_type, .choices = "|embedded|redis|payload", .doc = "where the list of snapshots is kept", .alias = "snapshot_catalog_backend_type"),
-    OPT(STRING, snapshot_catalog_store_connstring, .doc = "address of that list", .alias = "snapshot_catalog_backend_connstring"),
+    OPT(CHOICE, snapshot_object_store_type, .choices = "|local|s3",
+        .doc = "where snapshots are stored", .alias = "snapshot_payload_store_type"),
+    {.name = "snapshot_payload_backend_type",
+     .type = MC_OPT_CHOICE,
+     .offset = offsetof(struct mc_master_options, snapshot_object_store_type),
+     .choices = "|local|s3",
+     .doc = "deprecated: use snapshot_object_store_type"},
+    OPT(CHOICE, snapshot_catalog_store_type, .choices = "|embedded|redis|payload",
+        .doc = "where the list of snapshots is kept", .alias = "snapshot_catalog_backend_type"),
+    OPT(STRING, snapshot_catalog_store_connstring, .doc = "address of that list",
+        .alias = "snapshot_catalog_backend_connstring"),
     /* ---- KV events ---- */
-    OPT(BOOL, enable_kv_events, .default_value = "false", .doc = "publish stored and removed objects over ZeroMQ"),
+    OPT(BOOL, enable_kv_events, .default_value = "false",
+        .doc = "publish stored and removed objects over ZeroMQ"),
     OPT(STRING, kv_events_bind_endpoint, .doc = "where to publish, like tcp://0.0.0.0:5557"),
     OPT(STRING, kv_events_backend_id, .doc = "name of this cache in the events"),
-    OPT(BOOL, kv_events_emit_legacy_compat, .default_value = "true", .doc = "add the members that older subscribers read"),
+    OPT(BOOL, kv_events_emit_legacy_compat, .default_value = "true",
+        .doc = "add the members that older subscribers read"),
     OPT(BOOL, kv_events_emit_object_key, .default_value = "true", .doc = "add the object key"),
-    OPT(U64, kv_events_queue_capacity, .default_value = "65536", .max = 4294967295, .doc = "events that may wait; 0 = no limit"),
+    OPT(U64, kv_events_queue_capacity, .default_value = "65536", .max = 4294967295,
+        .doc = "events that may wait; 0 = no limit"),
     OPT(STRING, kv_events_model_name, .doc = "deprecated: not part of the events any more"),
     OPT(STRING, kv_events_additional_salt, .doc = "deprecated: not part of the events any more"),
     OPT(STRING, kv_events_lora_name, .doc = "deprecated: not part of the events any more"),
-    OPT(STRING, kv_events_tenant_id, .default_value = "default", .doc = "deprecated: not part of the events any more"),
-    OPT(U64, kv_events_block_size, .default_value = "0", .doc = "deprecated: not part of the events any more"),
-    OPT(U64, kv_events_dp_rank, .default_value = "0", .doc = "deprecated: not part of the events any more"),
+    OPT(STRING, kv_events_tenant_id, .default_value = "default",
+        .doc = "deprecated: not part of the events any more"),
+    OPT(U64, kv_events_block_size, .default_value = "0",
+        .doc = "deprecated: not part of the events any more"),
+    OPT(U64, kv_events_dp_rank, .default_value = "0",
+        .doc = "deprecated: not part of the events any more"),
     /* ---- tenants and CXL ---- */
-    OPT(BOOL, enable_multi_tenants, .default_value = "false", .doc = "only tenants with a quota may write"),
-    OPT(CHOICE, tenant_quota_connector_type, .default_value = "file", .choices = "file|etcd", .doc = "where the quotas are kept"),
+    OPT(BOOL, enable_multi_tenants, .default_value = "false",
+        .doc = "only tenants with a quota may write"),
+    OPT(CHOICE, tenant_quota_connector_type, .default_value = "file", .choices = "file|etcd",
+        .doc = "where the quotas are kept"),
     OPT(STRING, tenant_quota_connector_uri, .doc = "path or address of the quotas"),
     OPT(BOOL, enable_cxl, .default_value = "false", .doc = "use CXL memory"),
     OPT(STRING, cxl_path, .default_value = "/dev/dax0.0", .doc = "device of the CXL memory"),
     OPT(U64, cxl_size, .default_value = "8589934592", .doc = "bytes of the CXL memory"),
     /* ---- logging ---- */
-    OPT(BOOL, logtostderr, .default_value = "true", .doc = "log to standard error; off: to a file in log_dir, when that is given"),
+    OPT(BOOL, logtostderr, .default_value = "true",
+        .doc = "log to standard error; off: to a file in log_dir, when that is given"),
     OPT(STRING, log_dir, .doc = "directory of the log file"),
-    OPT(I64, v, .default_value = "0", .max = 9, .doc = "above 0: also log what only helps in finding faults"),
-    OPT(I64, minloglevel, .default_value = "0", .max = 3, .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
+    OPT(I64, v, .default_value = "0", .max = 9,
+        .doc = "above 0: also log what only helps in finding faults"),
+    OPT(I64, minloglevel, .default_value = "0", .max = 3,
+        .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
 };
 /* clang-format on */
 
 const struct mc_option_set mc_master_option_set = {
     .program = "mooncake_master",
     .synopsis = "[options]",
-    .about = "The master of a Mooncake cluster: it knows where every object is, gives out space and leases, and evicts. "
+    .about = "The master of a Mooncake cluster: it knows where every object is, gives out space "
+             "and leases, and evicts. "
              "No data passes through it.",
     .options = table,
     .count = MC_ARRAY_LEN(table),
     .config_option = "config_path",
 };
 
-/* ---- what is not there ---- */
+/* ---- what is not there ----------------------------------------------------------------------- */
 
 const char *mc_master_options_unsupported(const struct mc_master_options *o) {
     const struct {
@@ -163,7 +254,8 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->enable_cxl, "enable_cxl: this build has no CXL memory"},
         {strcmp(o->memory_allocator, "offset") != 0,
          "memory_allocator: this build has only the allocator 'offset'"},
-        {strcmp(o->allocation_strategy, "random") != 0 && strcmp(o->allocation_strategy, "free_ratio_first") != 0,
+        {strcmp(o->allocation_strategy, "random") != 0 &&
+             strcmp(o->allocation_strategy, "free_ratio_first") != 0,
          "allocation_strategy: this build has only 'random' and 'free_ratio_first'"},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(features); i++) {
@@ -174,7 +266,7 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
     return NULL;
 }
 
-/* ---- the service configuration ---- */
+/* ---- the service configuration --------------------------------------------------------------- */
 
 static enum mc_status wrong(struct mc_buf *error, const char *option, const char *text) {
     mc_buf_printf(error, "%s: %s", option, text);
@@ -189,14 +281,17 @@ static enum mc_status interface_address(const char *name, char *address, struct 
     }
     enum mc_status status = MC_ERR_NOT_FOUND;
     for (const struct ifaddrs *i = list; i != NULL && status != MC_OK; i = i->ifa_next) {
-        if (i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET && strcmp(i->ifa_name, name) == 0) {
+        if (i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET &&
+            strcmp(i->ifa_name, name) == 0) {
             const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)i->ifa_addr;
             inet_ntop(AF_INET, &in->sin_addr, address, INET6_ADDRSTRLEN);
             status = MC_OK;
         }
     }
     freeifaddrs(list);
-    return status == MC_OK ? MC_OK : wrong(error, "rpc_interface", "no such interface, or it has no IPv4 address");
+    return status == MC_OK
+               ? MC_OK
+               : wrong(error, "rpc_interface", "no such interface, or it has no IPv4 address");
 }
 
 static bool cluster_id_is_valid(const char *id) {
@@ -230,14 +325,16 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->enable_offload = false;
 }
 
-enum mc_status mc_master_options_apply(const struct mc_master_options *o, struct mc_master_service_config *config,
-                                       char *address, struct mc_buf *error) {
+enum mc_status mc_master_options_apply(const struct mc_master_options *o,
+                                       struct mc_master_service_config *config, char *address,
+                                       struct mc_buf *error) {
     mc_master_service_config_init(config);
     if (!cluster_id_is_valid(o->cluster_id)) {
         return wrong(error, "cluster_id", "1 to 128 characters of 0-9 A-Z a-z _ . - are accepted");
     }
     if (o->put_start_release_timeout_sec < o->put_start_discard_timeout_sec) {
-        return wrong(error, "put_start_release_timeout_sec", "must not be below put_start_discard_timeout_sec");
+        return wrong(error, "put_start_release_timeout_sec",
+                     "must not be below put_start_discard_timeout_sec");
     }
     config->rpc_host = o->rpc_address;
     if (o->rpc_interface[0] != '\0') {

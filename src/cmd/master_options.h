@@ -1,6 +1,6 @@
 /*
- * The options of mooncake_master: upstream's flags, each with its type, range, default and meaning, and what they make of a
- * service configuration.
+ * The options of mooncake_master: upstream's flags, each with its type, range, default and meaning,
+ * and what they make of a service configuration.
  */
 #ifndef MC_CMD_MASTER_OPTIONS_H
 #define MC_CMD_MASTER_OPTIONS_H
@@ -41,7 +41,8 @@ struct mc_master_options {
     uint64_t nof_heartbeat_probe_timeout_ms, nof_heartbeat_failures_threshold;
     /* SSD tier */
     bool enable_offload, offload_on_evict, offload_force_evict, promotion_on_hit;
-    uint64_t offloading_queue_limit, promotion_admission_threshold, promotion_queue_limit, promotion_max_per_heartbeat;
+    uint64_t offloading_queue_limit, promotion_admission_threshold, promotion_queue_limit,
+        promotion_max_per_heartbeat;
     double offload_cap_ratio;
     const char *dynamic_replication_mode;
     uint64_t dynamic_replication_heat_window_seconds, dynamic_replication_max_memory_replicas;
@@ -58,8 +59,8 @@ struct mc_master_options {
         *snapshot_catalog_store_connstring;
     /* events */
     bool enable_kv_events, kv_events_emit_legacy_compat, kv_events_emit_object_key;
-    const char *kv_events_bind_endpoint, *kv_events_backend_id, *kv_events_model_name, *kv_events_tenant_id,
-        *kv_events_additional_salt, *kv_events_lora_name;
+    const char *kv_events_bind_endpoint, *kv_events_backend_id, *kv_events_model_name,
+        *kv_events_tenant_id, *kv_events_additional_salt, *kv_events_lora_name;
     uint64_t kv_events_queue_capacity, kv_events_block_size, kv_events_dp_rank;
     /* tenants, CXL */
     bool enable_multi_tenants, enable_cxl;
@@ -71,13 +72,15 @@ struct mc_master_options {
     const char *log_dir;
 };
 
-/* What this build does not have, when the options ask for it: a sentence that names the option, else NULL. */
+/* What this build does not have, when the options ask for it: a sentence that names the option,
+ * else NULL. */
 const char *mc_master_options_unsupported(const struct mc_master_options *options);
 
-/* MC_ERR_USAGE with the reason in `error` when options contradict each other. The strings of `config` live in `options`; an
- * interface's address goes to `address` (of INET6_ADDRSTRLEN bytes). */
+/* MC_ERR_USAGE with the reason in `error` when options contradict each other. The strings of
+ * `config` live in `options`; an interface's address goes to `address` (of INET6_ADDRSTRLEN bytes).
+ */
 MC_MUST_USE enum mc_status mc_master_options_apply(const struct mc_master_options *options,
-                                                   struct mc_master_service_config *config, char *address,
-                                                   struct mc_buf *error);
+                                                   struct mc_master_service_config *config,
+                                                   char *address, struct mc_buf *error);
 
 #endif
