@@ -6,20 +6,9 @@
  * /metrics, and needs no second list of where a counter lives.
  */
 #include "master/admin.h"
+#include "master/metrics_text.h"
 
 #include <stdio.h>
-
-/* The value of the unlabelled metric `name` in Prometheus text; 0 when it is absent. */
-static int64_t value_of(const char *text, const char *name) {
-    size_t len = strlen(name);
-    for (const char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, name, len) == 0 && line[len] == ' ') {
-            return strtoll(line + len + 1, NULL, 10);
-        }
-    }
-    return 0;
-}
 
 struct rate_name {
     const char *label;
@@ -47,7 +36,7 @@ struct summary {
 static int64_t counter(const struct summary *s, const char *metric, const char *suffix) {
     char name[128];
     snprintf(name, sizeof(name), "master_%s_%s", metric, suffix);
-    return value_of(s->text, name);
+    return mc_metrics_text_value(s->text, name);
 }
 
 static void put_rates(struct summary *s) {
@@ -77,17 +66,18 @@ static void put_batches(struct summary *s) {
 }
 
 static void put_evictions(struct summary *s) {
-    mc_buf_printf(s->out,
-                  " | Eviction: Success/Attempts=%lld/%lld, AllocFail=%lld, keys=%lld, size=",
-                  (long long)value_of(s->text, "master_successful_evictions_total"),
-                  (long long)value_of(s->text, "master_attempted_evictions_total"),
-                  (long long)value_of(s->text, "master_put_start_alloc_failures_total"),
-                  (long long)value_of(s->text, "master_evicted_key_count"));
-    mc_format_size(s->out, (uint64_t)value_of(s->text, "master_evicted_size_bytes"));
+    mc_buf_printf(
+        s->out, " | Eviction: Success/Attempts=%lld/%lld, AllocFail=%lld, keys=%lld, size=",
+        (long long)mc_metrics_text_value(s->text, "master_successful_evictions_total"),
+        (long long)mc_metrics_text_value(s->text, "master_attempted_evictions_total"),
+        (long long)mc_metrics_text_value(s->text, "master_put_start_alloc_failures_total"),
+        (long long)mc_metrics_text_value(s->text, "master_evicted_key_count"));
+    mc_format_size(s->out, (uint64_t)mc_metrics_text_value(s->text, "master_evicted_size_bytes"));
     mc_buf_printf(s->out, " | Discard: Released/Total=%lld/%lld, StagingSize=",
-                  (long long)value_of(s->text, "master_put_start_release_cnt"),
-                  (long long)value_of(s->text, "master_put_start_discard_cnt"));
-    mc_format_size(s->out, (uint64_t)value_of(s->text, "master_put_start_discarded_staging_size"));
+                  (long long)mc_metrics_text_value(s->text, "master_put_start_release_cnt"),
+                  (long long)mc_metrics_text_value(s->text, "master_put_start_discard_cnt"));
+    mc_format_size(s->out, (uint64_t)mc_metrics_text_value(
+                               s->text, "master_put_start_discarded_staging_size"));
 }
 
 void mc_admin_summary(struct mc_master *master, struct mc_metrics *metrics,
@@ -107,10 +97,11 @@ void mc_admin_summary(struct mc_master *master, struct mc_metrics *metrics,
     mc_format_size(out, totals.allocated_bytes);
     mc_buf_puts(out, " / ");
     mc_format_size(out, totals.capacity_bytes);
-    mc_buf_printf(
-        out, " (%.1f%%) | Keys: %llu (soft-pinned: %lld) | Clients: %llu | Segments: %llu", percent,
-        (unsigned long long)totals.keys, (long long)value_of(s.text, "master_soft_pin_key_count"),
-        (unsigned long long)totals.clients, (unsigned long long)totals.segments);
+    mc_buf_printf(out,
+                  " (%.1f%%) | Keys: %llu (soft-pinned: %lld) | Clients: %llu | Segments: %llu",
+                  percent, (unsigned long long)totals.keys,
+                  (long long)mc_metrics_text_value(s.text, "master_soft_pin_key_count"),
+                  (unsigned long long)totals.clients, (unsigned long long)totals.segments);
     mc_buf_puts(out, " | Requests (Success/Total per sec): ");
     put_rates(&s);
     mc_buf_puts(out, " | Batch Requests (Req=Success/Total, Item=Success/Total): ");
