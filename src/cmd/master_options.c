@@ -21,7 +21,6 @@
         .offset = offsetof(struct mc_master_options, field), __VA_ARGS__                           \
     }
 
-/* clang-format off: one option a line */
 static const struct mc_option table[] = {
     OPT(STRING, config_path,
         .doc = "JSON or YAML file with options by name; the command line overrides it"),
@@ -219,7 +218,6 @@ static const struct mc_option table[] = {
     OPT(I64, minloglevel, .default_value = "0", .max = 3,
         .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
 };
-/* clang-format on */
 
 const struct mc_option_set mc_master_option_set = {
     .program = "mooncake_master",

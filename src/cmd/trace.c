@@ -394,16 +394,37 @@ void mc_trace_free(struct mc_trace *trace) {
     *trace = (struct mc_trace){0};
 }
 
+/* Numbers the blocks anew, only those that are still referenced. */
+static void renumber(struct mc_trace *trace) {
+    uint32_t *numbers =
+        mc_zalloc((trace->distinct_count + 1) * sizeof(*numbers)); /* new + 1; 0 = not yet seen */
+    uint64_t *names = mc_alloc((trace->distinct_count + 1) * sizeof(*names));
+    uint32_t count = 0;
+    trace->block_count = 0;
+    for (size_t r = 0; r < trace->request_count; r++) {
+        uint32_t *blocks = trace->blocks + trace->requests[r].first_block;
+        for (uint32_t b = 0; b < trace->requests[r].block_count; b++) {
+            uint32_t old = blocks[b];
+            if (numbers[old] == 0) {
+                names[count] = trace->names[old];
+                numbers[old] = ++count;
+            }
+            blocks[b] = numbers[old] - 1;
+        }
+        trace->block_count += trace->requests[r].block_count;
+    }
+    free(numbers);
+    free(trace->names);
+    trace->names = names;
+    trace->distinct_count = count;
+}
+
 void mc_trace_limit(struct mc_trace *trace, size_t count) {
     if (count >= trace->request_count) {
         return;
     }
     trace->request_count = count;
-    trace->block_count = 0;
-    for (size_t i = 0; i < count; i++) {
-        trace->block_count +=
-            trace->requests[i].block_count; /* references of the kept requests; a count only */
-    }
+    renumber(trace);
     summarise(trace);
 }
 

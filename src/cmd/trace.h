@@ -47,7 +47,7 @@ MC_MUST_USE enum mc_status mc_trace_load(const char *const *paths, size_t count,
                                          struct mc_trace *trace, struct mc_buf *error);
 void mc_trace_free(struct mc_trace *trace);
 
-/* Keeps the first `count` requests. */
+/* Keeps the first `count` requests and their blocks. */
 void mc_trace_limit(struct mc_trace *trace, size_t count);
 
 /* Tokens of block `index` of the request: block_tokens, fewer for a partial last block. */

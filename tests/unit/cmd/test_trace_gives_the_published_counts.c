@@ -61,6 +61,20 @@ static void test_agentic_sessions_share_no_blocks(void **state) {
     mc_trace_free(&both);
 }
 
+static void test_a_limit_keeps_only_what_is_named(void **state) {
+    const char *paths[] = {"data/traces/agentic/trace_0002.json.gz",
+                           "data/traces/agentic/trace_0317.json.gz"};
+    struct mc_trace trace;
+    struct mc_buf error = {0};
+    assert_ok(mc_trace_load(paths, 2, &trace, &error));
+    mc_trace_limit(&trace, 20);
+    struct mc_trace_bound bound = mc_trace_infinite_cache(&trace);
+    assert_int_equal(trace.request_count, 20);
+    assert_true(bound.hit_blocks > 0);
+    assert_int_equal(trace.distinct_count, trace.block_count - bound.hit_blocks);
+    mc_trace_free(&trace);
+}
+
 /* ---- small files written here ---------------------------------------------------------------- */
 
 static char *write_file(const char *name, const char *text) {
@@ -186,6 +200,7 @@ int main(void) {
         cmocka_unit_test(test_conversation),
         cmocka_unit_test(test_synthetic),
         cmocka_unit_test(test_agentic_sessions_share_no_blocks),
+        cmocka_unit_test(test_a_limit_keeps_only_what_is_named),
         cmocka_unit_test(test_sub_agents_take_part_at_their_time),
         cmocka_unit_test(test_a_broken_line_is_named),
         cmocka_unit_test(test_wrong_values_are_named),

@@ -1,0 +1,163 @@
+/*
+ * `mooncake stat [KEY...]`: where objects are, or, without a key, what the cluster is made of and
+ * how full it is. Asked from the admin endpoint: grants no lease.
+ */
+#include "cmd/admin_client.h"
+#include "cmd/cmd.h"
+#include "io/http.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+struct stat_options {
+    const char *master, *admin;
+};
+
+#define OPT(kind, field, ...)                                                                      \
+    {                                                                                              \
+        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct stat_options, field),     \
+        __VA_ARGS__                                                                                \
+    }
+
+static const struct mc_option table[] = {
+    OPT(STRING, master, .default_value = "127.0.0.1:50051", .env = "MOONCAKE_MASTER",
+        .doc = "host:port of the master"),
+    OPT(STRING, admin,
+        .doc = "host:port of its admin endpoint; empty = the master's host, port 9003"),
+};
+
+const struct mc_option_set mc_stat_options = {
+    .program = "mooncake stat",
+    .synopsis = "[options] [KEY...]",
+    .about = "Shows where objects are; without a key the nodes of the cluster and how full they "
+             "are. Grants no lease.",
+    .options = table,
+    .count = MC_ARRAY_LEN(table),
+};
+
+static const char program[] = "mooncake stat";
+
+static const char *text_of(const json_t *object, const char *name) {
+    const char *text = json_string_value(json_object_get(object, name));
+    return text ? text : "";
+}
+static uint64_t number_of(const json_t *object, const char *name) {
+    return (uint64_t)json_integer_value(json_object_get(object, name));
+}
+
+/* The JSON answer of a path, or NULL after saying why. */
+static json_t *ask(const char *admin, const char *path) {
+    struct mc_buf body = {0};
+    json_t *answer = NULL;
+    if (mc_admin_get_or_say(program, admin, path, &body) == MC_OK) {
+        answer = json_loadb(body.data, body.len, 0, NULL);
+        if (answer == NULL) {
+            mc_cmd_fail(program, 0, "%s%s did not answer JSON", admin, path);
+        }
+    }
+    mc_buf_free(&body);
+    return answer;
+}
+
+/* ---- one object ------------------------------------------------------------------------------ */
+
+static int stat_key(const char *admin, const char *key) {
+    struct mc_buf path = {0};
+    mc_buf_puts(&path, "/query_key?key=");
+    mc_http_escape(&path, mc_str_from(key));
+    struct mc_buf body = {0};
+    int http_status = 0;
+    enum mc_status status = mc_admin_get(admin, mc_buf_cstr(&path), &http_status, &body);
+    mc_buf_free(&path);
+    json_t *answer = status == MC_OK ? json_loadb(body.data, body.len, 0, NULL) : NULL;
+    mc_buf_free(&body);
+    if (status != MC_OK) {
+        return mc_cmd_fail(program, MC_EXIT_FAILED,
+                           "the master's admin endpoint at %s does not answer (%s); name it with "
+                           "--admin host:port",
+                           admin, mc_status_text(status));
+    }
+    if (http_status != 200) {
+        mc_cmd_fail(program, 0, "%s: %s", key, text_of(answer, "error_message"));
+        json_decref(answer);
+        return MC_EXIT_FAILED;
+    }
+    const json_t *replicas = json_object_get(answer, "data");
+    printf("%s\n", key);
+    for (size_t i = 0; i < json_array_size(replicas); i++) {
+        const json_t *replica = json_array_get(replicas, i);
+        printf("  %llu bytes in memory of %s at 0x%llx (%s)\n",
+               (unsigned long long)number_of(replica, "size_"),
+               text_of(replica, "transport_endpoint_"),
+               (unsigned long long)number_of(replica, "buffer_address_"),
+               text_of(replica, "protocol_"));
+    }
+    json_decref(answer);
+    return 0;
+}
+
+/* ---- the cluster ----------------------------------------------------------------------------- */
+
+static void print_segment(const json_t *segment) {
+    struct mc_buf used = {0}, capacity = {0};
+    mc_format_size(&used, number_of(segment, "allocator_used_bytes"));
+    mc_format_size(&capacity, number_of(segment, "allocator_capacity_bytes"));
+    printf("  %-24s %10s of %10s  %5.1f %%  %-8s %s %s\n", text_of(segment, "segment_name"),
+           mc_buf_cstr(&used), mc_buf_cstr(&capacity),
+           json_number_value(json_object_get(segment, "allocator_usage_percent")),
+           text_of(segment, "status"), text_of(segment, "protocol"),
+           text_of(segment, "te_endpoint"));
+    mc_buf_free(&used);
+    mc_buf_free(&capacity);
+}
+
+static int stat_cluster(const char *admin) {
+    struct mc_buf metrics = {0};
+    if (mc_admin_get_or_say(program, admin, "/metrics", &metrics) != MC_OK) {
+        mc_buf_free(&metrics);
+        return MC_EXIT_FAILED;
+    }
+    struct mc_cluster_state state;
+    mc_cluster_state_from_text(mc_buf_cstr(&metrics), &state);
+    json_t *detail = ask(admin, "/get_segments_detail");
+    if (detail != NULL) {
+        const json_t *segments = json_object_get(detail, "segments");
+        struct mc_buf sizes = {0};
+        mc_format_size(&sizes, state.allocated_bytes);
+        mc_buf_puts(&sizes, " of ");
+        mc_format_size(&sizes, state.capacity_bytes);
+        printf("%llu objects, %s in use, %llu evicted so far\n%zu segments\n",
+               (unsigned long long)state.keys, mc_buf_cstr(&sizes),
+               (unsigned long long)state.evicted_keys, json_array_size(segments));
+        for (size_t i = 0; i < json_array_size(segments); i++) {
+            print_segment(json_array_get(segments, i));
+        }
+        mc_buf_free(&sizes);
+    }
+    bool good = detail != NULL;
+    mc_buf_free(&metrics);
+    json_decref(detail);
+    return good ? 0 : MC_EXIT_FAILED;
+}
+
+int mc_cmd_stat(int argc, char **argv) {
+    struct stat_options options;
+    struct mc_option_result result;
+    int exit_status = 0;
+    if (!mc_cmd_parse(&mc_stat_options, argc, argv, &options, &result, &exit_status)) {
+        return exit_status;
+    }
+    char admin[MC_ADMIN_ADDRESS_MAX];
+    if (mc_admin_address(options.admin, options.master, admin, sizeof(admin)) != MC_OK) {
+        exit_status =
+            mc_cmd_fail(program, MC_EXIT_USAGE, "host:port is expected for --master and --admin");
+    } else if (result.positional_count == 0) {
+        exit_status = stat_cluster(admin);
+    }
+    for (size_t i = 0; i < result.positional_count && exit_status != MC_EXIT_USAGE; i++) {
+        int one = stat_key(admin, result.positional[i]);
+        exit_status = one != 0 ? one : exit_status;
+    }
+    mc_options_free(&result);
+    return exit_status;
+}
