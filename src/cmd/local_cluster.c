@@ -7,6 +7,7 @@
  */
 #include "cmd/local_cluster.h"
 #include "cmd/cmd.h"
+#include "io/io.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -21,7 +22,7 @@
 
 struct mc_local_cluster {
     struct mc_master_service *service;
-    char master[64];
+    char master[MC_HOST_MAX + 8];
     pid_t nodes[MC_LOCAL_MAX_NODES]; /* 0 = ended */
     unsigned node_count;
 };
@@ -44,7 +45,7 @@ static void become_node(pid_t parent, char *const argv[]) {
 }
 
 static enum mc_status spawn_node(struct mc_local_cluster *c, uint64_t bytes) {
-    char size[32], master[80];
+    char size[48], master[MC_HOST_MAX + 24];
     snprintf(size, sizeof(size), "--segment_bytes=%llu", (unsigned long long)bytes);
     snprintf(master, sizeof(master), "--master=%s", c->master);
     char *argv[] = {"mooncake", "node", master, size, "--host=127.0.0.1", "--quiet", NULL};
@@ -94,6 +95,13 @@ static enum mc_status wait_for_mounts(struct mc_local_cluster *c, const char *pr
     }
 }
 
+/* Where a process of this machine finds what listens on `host`. */
+static const char *reachable_host(const char *host) {
+    bool any = host[0] == '\0' || strcmp(host, "*") == 0 || strcmp(host, "0.0.0.0") == 0 ||
+               strcmp(host, "::") == 0;
+    return any ? "127.0.0.1" : host;
+}
+
 enum mc_status mc_local_cluster_start(const char *program,
                                       const struct mc_local_cluster_config *config,
                                       struct mc_local_cluster **out) {
@@ -105,7 +113,8 @@ enum mc_status mc_local_cluster_start(const char *program,
         free(c);
         return status;
     }
-    snprintf(c->master, sizeof(c->master), "127.0.0.1:%u", mc_master_service_rpc_port(c->service));
+    mc_hostport_format(reachable_host(config->master.rpc_host),
+                       mc_master_service_rpc_port(c->service), c->master, sizeof(c->master));
     for (unsigned i = 0; i < config->nodes && status == MC_OK; i++) {
         status = spawn_node(c, config->node_bytes);
     }

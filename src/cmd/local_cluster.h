@@ -25,7 +25,7 @@ MC_MUST_USE enum mc_status mc_local_cluster_start(const char *program,
 /* Ends the nodes (they unmount), then the master. NULL is allowed. */
 void mc_local_cluster_stop(struct mc_local_cluster *cluster);
 struct mc_master_service *mc_local_cluster_service(struct mc_local_cluster *cluster);
-/* "127.0.0.1:port" of the master; valid as long as the cluster. */
+/* "host:port" of the master, as this machine reaches it; valid as long as the cluster. */
 const char *mc_local_cluster_master(const struct mc_local_cluster *cluster);
 /* How many node processes are alive. */
 unsigned mc_local_cluster_alive(struct mc_local_cluster *cluster);
