@@ -3,15 +3,20 @@
  */
 #include "cmd/cmd.h"
 
+void mc_cluster_options_apply(const struct mc_cluster_options *options,
+                              struct mc_store_options *store) {
+    store->master = options->master;
+    store->metadata = options->metadata;
+    store->local_hostname = options->host[0] != '\0' ? options->host : NULL;
+    store->tenant = options->tenant;
+    store->timeout_ms = (uint32_t)mc_min_u64(options->timeout_ms, UINT32_MAX);
+}
+
 enum mc_status mc_cmd_open_store(const char *program, const struct mc_cluster_options *options,
                                  struct mc_store **store) {
     struct mc_store_options config;
     mc_store_options_init(&config);
-    config.master = options->master;
-    config.metadata = options->metadata;
-    config.local_hostname = options->host[0] != '\0' ? options->host : NULL;
-    config.tenant = options->tenant;
-    config.timeout_ms = (uint32_t)mc_min_u64(options->timeout_ms, UINT32_MAX);
+    mc_cluster_options_apply(options, &config);
     config.segment_bytes = 0;
     enum mc_status status = mc_store_open(&config, store);
     switch (status) {

@@ -50,6 +50,30 @@ bool mc_cmd_parse(const struct mc_option_set *set, int argc, char **argv, void *
 /* Prints "program: text" to standard error and returns `exit_status`. */
 int mc_cmd_fail(const char *program, int exit_status, const char *format, ...) MC_PRINTF(3, 4);
 
+/* ---- the programs with upstream's names ------------------------------------------------------ */
+
+int mc_cmd_client(int argc, char **argv); /* mooncake_client */
+extern const struct mc_option_set mc_client_options;
+
+/* argv with each --flagfile=PATH replaced by the file's flags, one a line. MC_OK, or it has said
+ * why not. */
+struct mc_arguments {
+    char **list;
+    size_t count;
+    struct mc_arena texts; /* the list points into them */
+};
+MC_MUST_USE enum mc_status mc_arguments_expand(int argc, char **argv, struct mc_arguments *args);
+void mc_arguments_free(struct mc_arguments *args);
+
+struct mc_glog_options {
+    bool logtostderr;
+    const char *log_dir;
+    int64_t v, minloglevel;
+};
+/* Sets the level, and sends standard error to <log_dir>/<program>.log when that is asked. False
+ * after saying why not. */
+bool mc_glog_apply(const char *program, const struct mc_glog_options *options);
+
 /* ---- signals --------------------------------------------------------------------------------- */
 
 /* SIGINT and SIGTERM set this flag instead of ending the process; a second one ends it. */
@@ -113,6 +137,10 @@ struct mc_cluster_options {
         "timeout", MC_OPT_DURATION, offsetof(type, cluster.timeout_ms), "30s", NULL, NULL, 0, 0,   \
             "longest time of one operation", NULL                                                  \
     }
+
+/* Copies them into a store's options. */
+void mc_cluster_options_apply(const struct mc_cluster_options *options,
+                              struct mc_store_options *store);
 
 /* Opens a store client without a segment of its own. On failure it has said why: nobody listens
  * there, the master is not ready, the address is wrong. */

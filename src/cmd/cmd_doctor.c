@@ -232,12 +232,15 @@ static void check_interfaces(struct doctor *d) {
         long long speed = 0, mtu = 0;
         const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)i->ifa_addr;
         inet_ntop(AF_INET, &in->sin_addr, text, sizeof(text));
-        snprintf(path, sizeof(path), "/sys/class/net/%s/speed", i->ifa_name);
-        bool has_speed = read_number(path, &speed) && speed > 0;
         snprintf(path, sizeof(path), "/sys/class/net/%s/mtu", i->ifa_name);
         read_number(path, &mtu);
-        say(d, GOOD, NULL, "network card %s: %s, mtu %lld%s%.0lld%s", i->ifa_name, text, mtu,
-            has_speed ? ", " : "", has_speed ? speed : 0, has_speed ? " Mbit/s" : "");
+        snprintf(path, sizeof(path), "/sys/class/net/%s/speed", i->ifa_name);
+        if (read_number(path, &speed) && speed > 0) {
+            say(d, GOOD, NULL, "network card %s: %s, mtu %lld, %lld Mbit/s", i->ifa_name, text, mtu,
+                speed);
+        } else {
+            say(d, GOOD, NULL, "network card %s: %s, mtu %lld", i->ifa_name, text, mtu);
+        }
         usable++;
     }
     freeifaddrs(list);

@@ -38,10 +38,19 @@ static int print_options(void) {
             mc_options_markdown(mc_subcommands[i].options, &out);
         }
     }
+    mc_options_markdown(&mc_client_options, &out);
     mc_options_markdown(&mc_transfer_bench_options, &out);
     fwrite(out.data, 1, out.len, stdout);
     mc_buf_free(&out);
     return 0;
+}
+
+/* What a person typed answers on standard output; the log is for services and for those who ask for it. */
+static void quieten(const char *command) {
+    bool is_service = is_one_of(command, "master", "node", "up");
+    if (!is_service && getenv("MC_LOG_LEVEL") == NULL && mc_log_set_level("WARNING") != MC_OK) {
+        fputs("mooncake: the log level cannot be set\n", stderr);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -58,6 +67,7 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < mc_subcommand_count; i++) {
         if (strcmp(argv[1], mc_subcommands[i].name) == 0) {
+            quieten(argv[1]);
             return mc_subcommands[i].run(argc - 1, argv + 1);
         }
     }

@@ -1,0 +1,116 @@
+/*
+ * mooncake_client: a store node under upstream's name and flags. `mooncake node` is the same with
+ * more comfortable ones.
+ */
+#include "cmd/cmd.h"
+#include "cmd/node_run.h"
+
+struct client_config {
+    const char *host, *metadata_server, *device_names, *master_server_address, *protocol,
+        *tenant_id, *log_dir;
+    uint64_t port, global_segment_size, local_buffer_size, threads, http_port;
+    int64_t v, minloglevel;
+    bool enable_offload, start_offload_rpc_server, enable_http_server, logtostderr;
+};
+
+#define OPT(kind, field, ...)                                                                      \
+    {                                                                                              \
+        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct client_config, field),    \
+        __VA_ARGS__                                                                                \
+    }
+
+static const struct mc_option table[] = {
+    OPT(STRING, host, .default_value = "0.0.0.0",
+        .doc = "address of this machine: where the RPC server listens and what others are told; "
+               "0.0.0.0 = listen on all, tell a chosen one"),
+    OPT(U64, port, .default_value = "50052", .max = 65535,
+        .doc = "port of the node's own RPC server"),
+    OPT(STRING, master_server_address, .default_value = "127.0.0.1:50051",
+        .doc = "host:port of the master"),
+    OPT(STRING, metadata_server, .default_value = "http://127.0.0.1:8080/metadata",
+        .doc = "where engines find each other: P2PHANDSHAKE or http://host:port/metadata"),
+    OPT(STRING, protocol, .default_value = "tcp", .doc = "how data travels: tcp"),
+    OPT(STRING, device_names, .doc = "network cards to use, separated by commas; empty = all"),
+    OPT(SIZE, global_segment_size, .default_value = "4 GB",
+        .doc = "memory that is lent to the cluster"),
+    OPT(SIZE, local_buffer_size, .default_value = "0",
+        .doc = "memory for staging the node's own transfers; 0 = the default"),
+    OPT(U64, threads, .default_value = "1", .min = 1, .max = 1024,
+        .doc = "threads of the RPC server"),
+    OPT(STRING, tenant_id, .default_value = "default",
+        .doc = "tenant of the node's own operations"),
+    OPT(BOOL, enable_offload, .doc = "keep objects on this machine's SSD"),
+    OPT(BOOL, start_offload_rpc_server, .default_value = "true",
+        .doc = "serve offloaded objects to others, when enable_offload is set"),
+    OPT(BOOL, enable_http_server, .doc = "serve /health and /metrics over HTTP"),
+    OPT(U64, http_port, .default_value = "9300", .max = 65535, .doc = "port of the HTTP server"),
+    OPT(BOOL, logtostderr, .default_value = "true",
+        .doc = "log to standard error; off: to a file in log_dir, when that is given"),
+    OPT(STRING, log_dir, .doc = "directory of the log file"),
+    OPT(I64, v, .default_value = "0", .max = 9,
+        .doc = "above 0: also log what only helps in finding faults"),
+    OPT(I64, minloglevel, .default_value = "0", .max = 3,
+        .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
+};
+
+const struct mc_option_set mc_client_options = {
+    .program = "mooncake_client",
+    .synopsis = "[options]",
+    .about = "A store node: lends memory of this machine to a cluster and serves clients that use "
+             "it through this process.",
+    .options = table,
+    .count = MC_ARRAY_LEN(table),
+};
+
+static int run_client(const char *program, const struct client_config *config) {
+    if (config->enable_offload) {
+        return mc_cmd_fail(program, MC_EXIT_FAILED, "enable_offload: this build has no SSD tier");
+    }
+    bool any_host = strcmp(config->host, "0.0.0.0") == 0 || strcmp(config->host, "::") == 0;
+    struct mc_node_run run = {.http = config->enable_http_server,
+                              .http_host = config->host,
+                              .http_port = (uint16_t)config->http_port};
+    mc_store_options_init(&run.node.store);
+    run.node.store.master = config->master_server_address;
+    run.node.store.metadata = config->metadata_server;
+    run.node.store.local_hostname = any_host ? NULL : config->host;
+    run.node.store.segment_bytes = config->global_segment_size;
+    run.node.store.protocol = config->protocol;
+    run.node.store.device = config->device_names;
+    run.node.store.tenant = config->tenant_id;
+    if (config->local_buffer_size > 0) {
+        run.node.store.local_buffer_bytes = config->local_buffer_size;
+    }
+    run.node.host = config->host;
+    run.node.port = (uint16_t)config->port;
+    run.node.serve = true;
+    run.node.threads = (unsigned)config->threads;
+    return mc_node_run(program, &run);
+}
+
+int mc_cmd_client(int argc, char **argv) {
+    struct client_config config;
+    struct mc_option_result result;
+    struct mc_arguments args = {0};
+    int exit_status = MC_EXIT_FAILED;
+    if (mc_arguments_expand(argc, argv, &args) != MC_OK) {
+        return exit_status;
+    }
+    if (!mc_cmd_parse(&mc_client_options, (int)args.count, args.list, &config, &result,
+                      &exit_status)) {
+        mc_arguments_free(&args);
+        return exit_status == 0 ? 0 : MC_EXIT_FAILED; /* as upstream's flags library */
+    }
+    struct mc_glog_options logging = {config.logtostderr, config.log_dir, config.v,
+                                      config.minloglevel};
+    if (result.positional_count > 0) {
+        exit_status =
+            mc_cmd_fail(argv[0], MC_EXIT_FAILED, "unexpected argument '%s'", result.positional[0]);
+    } else {
+        exit_status = mc_glog_apply("mooncake_client", &logging) ? run_client(argv[0], &config)
+                                                                 : MC_EXIT_FAILED;
+    }
+    mc_options_free(&result);
+    mc_arguments_free(&args);
+    return exit_status;
+}

@@ -1,0 +1,86 @@
+/*
+ * The options of transfer_engine_bench. See cmd/transfer_bench.h.
+ */
+#include "cmd/transfer_bench.h"
+#include "cmd/cmd.h"
+#include "mooncake/transfer.h"
+
+#define OPT(kind, field, ...)                                                                      \
+    {                                                                                              \
+        .name = #field, .type = MC_OPT_##kind,                                                     \
+        .offset = offsetof(struct mc_transfer_bench_options, field), __VA_ARGS__                   \
+    }
+
+static const struct mc_option table[] = {
+    OPT(CHOICE, mode, .default_value = "initiator", .choices = "initiator|target",
+        .doc = "target: register a buffer and wait; initiator: move data from or to it"),
+    OPT(STRING, metadata_server, .default_value = "P2PHANDSHAKE",
+        .doc = "where engines find each other: P2PHANDSHAKE or http://host:port/metadata"),
+    OPT(STRING, local_server_name, .doc = "name of this side: host or host:port; empty = chosen"),
+    OPT(STRING, segment_id, .doc = "name of the target"),
+    OPT(CHOICE, operation, .default_value = "read", .choices = "read|write",
+        .doc = "what the initiator does"),
+    OPT(STRING, protocol, .default_value = "tcp",
+        .doc = "tcp = TCP only, auto = what the engine chooses (shared memory within a host)"),
+    OPT(SIZE, block_size, .default_value = "65536", .min = 1, .max = 1e15,
+        .doc = "bytes of one request"),
+    OPT(U64, batch_size, .default_value = "128", .min = 1, .max = MC_BATCH_MAX,
+        .doc = "requests of one batch"),
+    OPT(U64, threads, .default_value = "12", .min = 1, .max = 1024,
+        .doc = "threads of the initiator"),
+    OPT(U64, duration, .default_value = "10", .min = 1, .max = 86400, .doc = "seconds"),
+    OPT(SIZE, buffer_size, .default_value = "1073741824", .min = 1, .max = 1e15,
+        .doc = "bytes of the buffer; at least block_size * batch_size * threads are taken"),
+    OPT(BOOL, verify,
+        .doc =
+            "compare every byte: of each batch that is read, of what was written once at the end"),
+    OPT(BOOL, init_mem, .default_value = "true", .doc = "write the whole buffer before starting"),
+    OPT(CHOICE, report_unit, .default_value = "GB", .choices = "GB|GiB|Gb|MB|MiB|Mb|KB|KiB|Kb",
+        .doc = "unit of the throughput"),
+    OPT(U64, report_precision, .default_value = "2", .max = 9, .doc = "its decimal places"),
+    OPT(STRING, device_name, .doc = "network cards of RDMA; not used by TCP"),
+    OPT(STRING, nic_priority_matrix, .doc = "network cards of RDMA; not used by TCP"),
+    OPT(BOOL, auto_discovery, .doc = "find network cards of RDMA; not used by TCP"),
+    OPT(CHOICE, backend, .default_value = "classic", .choices = "classic|tent",
+        .doc = "accepted for upstream's command lines; there is one engine"),
+    OPT(BOOL, use_vram, .default_value = "true",
+        .doc = "use GPU memory where there is some; this build has none"),
+    OPT(I64, gpu_id, .default_value = "0", .min = -1, .max = 1024, .doc = "which GPU"),
+    OPT(BOOL, logtostderr, .default_value = "true",
+        .doc = "log to standard error; off: to a file in log_dir, when that is given"),
+    OPT(STRING, log_dir, .doc = "directory of the log file"),
+    OPT(I64, v, .default_value = "0", .max = 9,
+        .doc = "above 0: also log what only helps in finding faults"),
+    OPT(I64, minloglevel, .default_value = "0", .max = 3,
+        .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
+};
+
+const struct mc_option_set mc_transfer_bench_options = {
+    .program = "transfer_engine_bench",
+    .synopsis = "[options]",
+    .about = "Measures the Transfer Engine between two processes, either of which may be "
+             "upstream's program of this name.",
+    .options = table,
+    .count = MC_ARRAY_LEN(table),
+};
+
+enum mc_status mc_transfer_bench_check(const struct mc_transfer_bench_options *o,
+                                       struct mc_buf *error) {
+    if (strcmp(o->protocol, "tcp") != 0 && strcmp(o->protocol, "auto") != 0) {
+        mc_buf_printf(error, "protocol: this build has tcp and auto, not '%s'", o->protocol);
+    } else if (strcmp(o->metadata_server, "P2PHANDSHAKE") != 0 &&
+               strncmp(o->metadata_server, "http://", 7) != 0) {
+        mc_buf_printf(
+            error,
+            "metadata_server: P2PHANDSHAKE or http://host:port/metadata is expected, not '%s'",
+            o->metadata_server);
+    } else if (strcmp(o->mode, "initiator") == 0 && o->segment_id[0] == '\0') {
+        mc_buf_puts(error, "segment_id: the name of the target is needed");
+    } else if (o->block_size > UINT64_MAX / o->batch_size / o->threads) {
+        mc_buf_puts(error,
+                    "block_size * batch_size * threads is more than there is memory anywhere");
+    } else {
+        return MC_OK;
+    }
+    return MC_ERR_USAGE;
+}

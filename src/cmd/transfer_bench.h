@@ -1,0 +1,22 @@
+/*
+ * The options of transfer_engine_bench: upstream's flags, and --verify.
+ */
+#ifndef MC_CMD_TRANSFER_BENCH_H
+#define MC_CMD_TRANSFER_BENCH_H
+
+#include "base/base.h"
+
+struct mc_transfer_bench_options {
+    const char *local_server_name, *metadata_server, *mode, *operation, *protocol, *device_name,
+        *nic_priority_matrix, *segment_id, *report_unit, *backend, *log_dir;
+    uint64_t buffer_size, batch_size, block_size, duration, threads, report_precision;
+    int64_t gpu_id, v, minloglevel;
+    bool auto_discovery, use_vram, init_mem, verify, logtostderr;
+};
+
+/* What this build does not have, or what contradicts itself, as MC_ERR_USAGE with a sentence in
+ * `error`. */
+MC_MUST_USE enum mc_status mc_transfer_bench_check(const struct mc_transfer_bench_options *options,
+                                                   struct mc_buf *error);
+
+#endif

@@ -1,0 +1,288 @@
+/*
+ * transfer_engine_bench: how fast the Transfer Engine moves blocks between two processes, with
+ * upstream's flags and output, so that either side may be upstream's program. With --verify every
+ * byte is compared.
+ *
+ * The target registers a buffer and waits. The initiator runs threads that submit a batch, wait for
+ * it and submit the next; block i of a thread's batch is at block_size * (i * threads + thread) of
+ * the target's buffer, as upstream's.
+ */
+#include "cmd/cmd.h"
+#include "cmd/transfer_bench.h"
+#include "cmd/content.h"
+#include "io/io.h"
+#include "mooncake/transfer.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TRANSFER_TIMEOUT_MS 30000
+
+struct bench {
+    const struct mc_transfer_bench_options *options;
+    struct mc_engine *engine;
+    char *memory;
+    mc_segment_id segment;
+    struct mc_buffer_info *targets;
+    size_t target_count;
+    uint64_t start_ns;
+    uint64_t deadline_ns;
+};
+
+struct worker {
+    const struct bench *bench;
+    pthread_t thread;
+    unsigned number;
+    struct mc_transfer_request *requests;
+    uint64_t batches, wrong_blocks;
+    enum mc_status status;
+};
+
+/* ---- one worker ------------------------------------------------------------------------------ */
+
+static uint64_t content_seed(const struct worker *w, uint64_t block) {
+    return (uint64_t)w->number << 32 | (block + 1);
+}
+
+static void fill_blocks(struct worker *w) {
+    for (uint64_t i = 0; i < w->bench->options->batch_size; i++) {
+        mc_content_fill(w->requests[i].local, w->requests[i].length, content_seed(w, i));
+    }
+}
+
+/* Compares what was read; then spoils it, so that the next batch cannot pass on these bytes. */
+static void check_blocks(struct worker *w) {
+    for (uint64_t i = 0; i < w->bench->options->batch_size; i++) {
+        size_t bad = 0;
+        w->wrong_blocks += !mc_content_verify(w->requests[i].local, w->requests[i].length,
+                                              content_seed(w, i), &bad);
+        memset(w->requests[i].local, 0, w->requests[i].length);
+    }
+}
+
+static enum mc_status run_batch(struct worker *w, enum mc_transfer_op op) {
+    for (uint64_t i = 0; i < w->bench->options->batch_size; i++) {
+        w->requests[i].op = op;
+    }
+    return mc_transfer(w->bench->engine, w->requests, w->bench->options->batch_size,
+                       mc_deadline_in_ms(TRANSFER_TIMEOUT_MS));
+}
+
+static void *work(void *arg) {
+    struct worker *w = arg;
+    const struct mc_transfer_bench_options *o = w->bench->options;
+    bool reads = strcmp(o->operation, "read") == 0;
+    enum mc_transfer_op op = reads ? MC_TRANSFER_READ : MC_TRANSFER_WRITE;
+    if (o->verify) {
+        fill_blocks(w);
+        w->status = reads ? run_batch(w, MC_TRANSFER_WRITE) : MC_OK;
+    }
+    while (w->status == MC_OK && mc_now_ns(mc_clock_system()) < w->bench->deadline_ns) {
+        w->status = run_batch(w, op);
+        w->batches += w->status == MC_OK;
+        if (o->verify && reads && w->status == MC_OK) {
+            check_blocks(w);
+        }
+    }
+    if (o->verify && !reads && w->status == MC_OK) {
+        w->status = run_batch(w, MC_TRANSFER_READ);
+        check_blocks(w);
+    }
+    printf(w->status == MC_OK ? "Worker %u stopped!\n" : "Worker %u: FAILED\n", w->number);
+    return NULL;
+}
+
+static void lay_out_requests(struct worker *w) {
+    const struct mc_transfer_bench_options *o = w->bench->options;
+    const struct mc_buffer_info *target = &w->bench->targets[w->number % w->bench->target_count];
+    for (uint64_t i = 0; i < o->batch_size; i++) {
+        uint64_t offset = o->block_size * (i * o->threads + w->number);
+        w->requests[i] = (struct mc_transfer_request){.local = w->bench->memory + offset,
+                                                      .segment = w->bench->segment,
+                                                      .remote_addr = target->addr + offset,
+                                                      .length = o->block_size};
+    }
+}
+
+/* ---- the initiator --------------------------------------------------------------------------- */
+
+static double unit_bytes(const char *unit) {
+    double scale = unit[0] == 'G' ? 1e9 : unit[0] == 'M' ? 1e6 : 1e3;
+    if (unit[1] == 'i') {
+        scale = unit[0] == 'G' ? 1 << 30 : unit[0] == 'M' ? 1 << 20 : 1 << 10;
+    }
+    return unit[strlen(unit) - 1] == 'b' ? scale / 8 : scale;
+}
+
+static int report(const struct bench *bench, const struct worker *workers) {
+    const struct mc_transfer_bench_options *o = bench->options;
+    double seconds = (double)(mc_now_ns(mc_clock_system()) - bench->start_ns) / (double)MC_SEC;
+    uint64_t batches = 0, wrong = 0;
+    enum mc_status status = MC_OK;
+    for (unsigned i = 0; i < o->threads; i++) {
+        batches += workers[i].batches;
+        wrong += workers[i].wrong_blocks;
+        status = status == MC_OK ? workers[i].status : status;
+    }
+    if (status != MC_OK) {
+        return mc_cmd_fail("transfer_engine_bench", MC_EXIT_FAILED, "a transfer failed: %s (%s)",
+                           mc_status_text(status), mc_status_name(status));
+    }
+    double bytes = (double)batches * (double)o->batch_size * (double)o->block_size;
+    printf("Test completed: duration %.2f, batch count %llu, throughput %.*f %s/s\n", seconds,
+           (unsigned long long)batches, (int)o->report_precision,
+           bytes / seconds / unit_bytes(o->report_unit), o->report_unit);
+    if (o->verify) {
+        printf("Verified: %llu blocks wrong\n", (unsigned long long)wrong);
+    }
+    return wrong > 0 ? MC_EXIT_FAILED : 0;
+}
+
+/* The target's buffers that are large enough. */
+static enum mc_status find_targets(struct bench *bench, uint64_t needed) {
+    size_t count = 0;
+    MC_TRY(mc_segment_open(bench->engine, bench->options->segment_id, &bench->segment));
+    MC_TRY(mc_segment_buffers(bench->engine, bench->segment, NULL, 0, &count));
+    bench->targets = mc_zalloc((count + 1) * sizeof(*bench->targets));
+    size_t capacity = count;
+    MC_TRY(mc_segment_buffers(bench->engine, bench->segment, bench->targets, capacity, &count));
+    for (size_t i = 0; i < mc_min_u64(count, capacity); i++) {
+        if (bench->targets[i].length >= needed) {
+            bench->targets[bench->target_count++] = bench->targets[i];
+        }
+    }
+    return bench->target_count > 0 ? MC_OK : MC_ERR_NOT_REGISTERED;
+}
+
+static int run_workers(struct bench *bench) {
+    const struct mc_transfer_bench_options *o = bench->options;
+    struct worker *workers = mc_zalloc(o->threads * sizeof(*workers));
+    bench->start_ns = mc_now_ns(mc_clock_system());
+    bench->deadline_ns = bench->start_ns + o->duration * MC_SEC;
+    for (unsigned i = 0; i < o->threads; i++) {
+        workers[i] = (struct worker){.bench = bench, .number = i};
+        workers[i].requests = mc_zalloc(o->batch_size * sizeof(*workers[i].requests));
+        lay_out_requests(&workers[i]);
+        MC_ASSERT(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0);
+    }
+    for (unsigned i = 0; i < o->threads; i++) {
+        pthread_join(workers[i].thread, NULL);
+    }
+    int exit_status = report(bench, workers);
+    for (unsigned i = 0; i < o->threads; i++) {
+        free(workers[i].requests);
+    }
+    free(workers);
+    return exit_status;
+}
+
+static int initiate(struct bench *bench, uint64_t needed) {
+    enum mc_status status = find_targets(bench, needed);
+    int exit_status = MC_EXIT_FAILED;
+    if (status == MC_OK) {
+        exit_status = run_workers(bench);
+    } else if (status == MC_ERR_NOT_REGISTERED) {
+        mc_cmd_fail("transfer_engine_bench", 0,
+                    "%s has no buffer of %llu bytes (block_size * batch_size * threads)",
+                    bench->options->segment_id, (unsigned long long)needed);
+    } else {
+        mc_cmd_fail("transfer_engine_bench", 0, "the segment %s cannot be opened: %s",
+                    bench->options->segment_id, mc_status_text(status));
+    }
+    free(bench->targets);
+    return exit_status;
+}
+
+/* ---- both sides ------------------------------------------------------------------------------ */
+
+static int wait_as_target(const struct bench *bench) {
+    if (strcmp(bench->options->metadata_server, "P2PHANDSHAKE") == 0) {
+        printf("Transfer Engine RPC using P2P handshake, listening on %s\n",
+               mc_engine_name(bench->engine));
+    } else {
+        printf("Transfer Engine target %s is ready\n", mc_engine_name(bench->engine));
+    }
+    fflush(stdout);
+    while (!mc_cmd_wait_for_signal(UINT64_MAX)) {
+    }
+    return 0;
+}
+
+static enum mc_status make_engine(const struct mc_transfer_bench_options *o,
+                                  struct mc_engine **engine) {
+    struct mc_engine_options config;
+    struct mc_hostport name = {0};
+    mc_engine_options_init(&config);
+    config.metadata = o->metadata_server;
+    if (strcmp(o->metadata_server, "P2PHANDSHAKE") != 0) {
+        config.local_name = o->local_server_name;
+    } else if (o->local_server_name[0] != '\0') {
+        MC_TRY(mc_hostport_parse(o->local_server_name, &name));
+        config.host = name.host;
+        config.rpc_port = name.port;
+    }
+    bool tcp_only = strcmp(o->protocol, "tcp") == 0;
+    config.disable_shm = tcp_only;
+    config.disable_local = tcp_only;
+    return mc_engine_create(&config, engine);
+}
+
+static int run(const struct mc_transfer_bench_options *o) {
+    struct bench bench = {.options = o};
+    uint64_t needed = o->block_size * o->batch_size * o->threads;
+    uint64_t size = mc_max_u64(o->buffer_size, needed);
+    enum mc_status status = make_engine(o, &bench.engine);
+    if (status != MC_OK) {
+        return mc_cmd_fail("transfer_engine_bench", MC_EXIT_FAILED,
+                           "the Transfer Engine cannot start: %s", mc_status_text(status));
+    }
+    void *memory = NULL;
+    int exit_status = MC_EXIT_FAILED;
+    status = mc_memory_alloc(bench.engine, size, "*", &memory);
+    if (status == MC_OK) {
+        bench.memory = memory;
+        if (o->init_mem) {
+            memset(memory, 0x5a, size);
+        }
+        exit_status =
+            strcmp(o->mode, "target") == 0 ? wait_as_target(&bench) : initiate(&bench, needed);
+        status = mc_memory_free(bench.engine, memory);
+    }
+    if (status != MC_OK) {
+        mc_cmd_fail("transfer_engine_bench", 0, "%llu bytes of memory: %s",
+                    (unsigned long long)size, mc_status_text(status));
+    }
+    mc_engine_destroy(bench.engine);
+    return exit_status;
+}
+
+int main(int argc, char **argv) {
+    struct mc_transfer_bench_options options;
+    struct mc_option_result result;
+    struct mc_arguments args = {0};
+    int exit_status = MC_EXIT_FAILED;
+    if (mc_arguments_expand(argc, argv, &args) != MC_OK) {
+        return exit_status;
+    }
+    if (!mc_cmd_parse(&mc_transfer_bench_options, (int)args.count, args.list, &options, &result,
+                      &exit_status)) {
+        mc_arguments_free(&args);
+        return exit_status == 0 ? 0 : MC_EXIT_FAILED;
+    }
+    struct mc_glog_options logging = {options.logtostderr, options.log_dir, options.v,
+                                      options.minloglevel};
+    struct mc_buf error = {0};
+    mc_cmd_catch_signals();
+    if (mc_transfer_bench_check(&options, &error) != MC_OK) {
+        exit_status = mc_cmd_fail(argv[0], MC_EXIT_FAILED, "%s", mc_buf_cstr(&error));
+    } else {
+        exit_status =
+            mc_glog_apply("transfer_engine_bench", &logging) ? run(&options) : MC_EXIT_FAILED;
+    }
+    mc_buf_free(&error);
+    mc_options_free(&result);
+    mc_arguments_free(&args);
+    return exit_status;
+}

@@ -1,0 +1,109 @@
+/*
+ * What upstream's flag and logging libraries (gflags, glog) give every program: --flagfile and
+ * where the log goes. For the programs that have upstream's names. See cmd/cmd.h.
+ */
+#include "cmd/cmd.h"
+
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define FLAGFILE_MAX_BYTES (1u << 20)
+#define FLAGFILE_MAX_FLAGS 4096
+
+/* ---- --flagfile ------------------------------------------------------------------------------ */
+
+/* Appends the flags of a file, one a line; empty lines and lines that begin with # are comments. */
+static enum mc_status read_flagfile(const char *path, struct mc_arguments *args) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return MC_FILE_OPEN_FAIL;
+    }
+    char *text = mc_arena_zalloc(&args->texts, FLAGFILE_MAX_BYTES + 1);
+    size_t len = fread(text, 1, FLAGFILE_MAX_BYTES, file);
+    fclose(file);
+    text[len] = '\0';
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\r\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\r\n", &rest)) {
+        line += strspn(line, " \t");
+        if (line[0] != '\0' && line[0] != '#') {
+            if (args->count >= FLAGFILE_MAX_FLAGS) {
+                return MC_ERR_LIMIT;
+            }
+            args->list[args->count++] = line;
+        }
+    }
+    return MC_OK;
+}
+
+/* The path when argv[i] is --flagfile=PATH or --flagfile PATH, else NULL; *used is how many
+ * arguments that took. */
+static const char *flagfile_path(int argc, char **argv, int i, int *used) {
+    const char *name = argv[i] + strspn(argv[i], "-");
+    *used = 1;
+    if (name == argv[i] || strncmp(name, "flagfile", 8) != 0) {
+        return NULL;
+    }
+    if (name[8] == '=') {
+        return name + 9;
+    }
+    if (name[8] != '\0' || i + 1 >= argc) {
+        return NULL;
+    }
+    *used = 2;
+    return argv[i + 1];
+}
+
+void mc_arguments_free(struct mc_arguments *args) {
+    free(args->list);
+    mc_arena_free(&args->texts);
+    *args = (struct mc_arguments){0};
+}
+
+enum mc_status mc_arguments_expand(int argc, char **argv, struct mc_arguments *args) {
+    args->list = mc_zalloc((FLAGFILE_MAX_FLAGS + (size_t)argc + 1) * sizeof(*args->list));
+    for (int i = 0, used = 1; i < argc; i += used) {
+        const char *path = flagfile_path(argc, argv, i, &used);
+        if (path == NULL) {
+            args->list[args->count++] = argv[i];
+            continue;
+        }
+        enum mc_status status = path[0] != '\0' ? read_flagfile(path, args) : MC_OK;
+        if (status != MC_OK) {
+            mc_cmd_fail(argv[0], 0, "the flagfile %s cannot be read: %s", path,
+                        mc_status_text(status));
+            return status;
+        }
+    }
+    return MC_OK;
+}
+
+/* ---- logging --------------------------------------------------------------------------------- */
+
+bool mc_glog_apply(const char *program, const struct mc_glog_options *o) {
+    static const char *const levels[] = {"INFO", "WARNING", "ERROR", "OFF"};
+    if (o->v > 0 || o->minloglevel > 0) {
+        const char *level = o->minloglevel > 0 ? levels[o->minloglevel] : "DEBUG";
+        if (mc_log_set_level(level) != MC_OK) {
+            return false;
+        }
+    }
+    if (o->logtostderr || o->log_dir[0] == '\0') {
+        return true;
+    }
+    struct mc_buf path = {0};
+    mc_buf_printf(&path, "%s/%s.log", o->log_dir, program);
+    int fd = open(mc_buf_cstr(&path), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    bool good = fd >= 0 && dup2(fd, STDERR_FILENO) >= 0;
+    if (!good) {
+        mc_cmd_fail(program, 0, "the log file %s cannot be opened", mc_buf_cstr(&path));
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    mc_buf_free(&path);
+    return good;
+}
