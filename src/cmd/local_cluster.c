@@ -48,7 +48,8 @@ static enum mc_status spawn_node(struct mc_local_cluster *c, uint64_t bytes) {
     char size[48], master[MC_HOST_MAX + 24];
     snprintf(size, sizeof(size), "--segment_bytes=%llu", (unsigned long long)bytes);
     snprintf(master, sizeof(master), "--master=%s", c->master);
-    char *argv[] = {"mooncake", "node", master, size, "--host=127.0.0.1", "--quiet", NULL};
+    char name[] = "mooncake", verb[] = "node", host[] = "--host=127.0.0.1", quiet[] = "--quiet";
+    char *argv[] = {name, verb, master, size, host, quiet, NULL};
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0) {
