@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""`mooncake` put, get, ls, stat, rm, bench and top do what they say against a master and two node processes; without a cluster
+each says clearly that there is none."""
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from support.programs import Master, Node, bin_dir, check, check_equal, http, main, run  # noqa: E402
+
+BIN = bin_dir()
+
+
+def mooncake(*args, **kwargs):
+    return run([BIN / "mooncake", *args], **kwargs)
+
+
+def cluster(closing, nodes=2, *flags):
+    master = Master(BIN, *flags)
+    closing.append(master)
+    for _ in range(nodes):
+        closing.append(Node(BIN, master))
+    return master
+
+
+def round_trip(closing, scratch):
+    master = cluster(closing)
+    at = f"--master={master.rpc}"
+    for size in (1, 4096, 1_000_003):
+        value = os.urandom(size)
+        (scratch / "in").write_bytes(value)
+        check_equal(mooncake("put", at, f"key-{size}", scratch / "in").returncode, 0, "put of a file")
+        check_equal(mooncake("get", at, f"key-{size}", scratch / "out").returncode, 0, "get to a file")
+        check((scratch / "out").read_bytes() == value, f"{size} bytes came back differently")
+    check_equal(mooncake("put", at, "from/stdin", input_bytes=b"hello").returncode, 0, "put of standard input")
+    check_equal(mooncake("get", at, "from/stdin").stdout, b"hello", "get to standard output")
+    check_equal(mooncake("put", at, "--upsert", "from/stdin", input_bytes=b"other").returncode, 0, "upsert")
+    check_equal(mooncake("get", at, "from/stdin").stdout, b"other", "get after upsert")
+
+
+def listing_and_removing(closing, scratch):
+    master = cluster(closing, 1, "--default_kv_lease_ttl=50")
+    at, admin = f"--master={master.rpc}", f"--admin={master.admin}"
+    for key in ("a/1", "a/2", "b/1"):
+        check_equal(mooncake("put", at, key, input_bytes=key.encode()).returncode, 0, f"put {key}")
+    check_equal(sorted(mooncake("ls", admin).stdout.decode().split()), ["a/1", "a/2", "b/1"], "ls")
+    check_equal(sorted(mooncake("ls", admin, "a/*").stdout.decode().split()), ["a/1", "a/2"], "ls a/*")
+    stat = mooncake("stat", admin, "b/1").stdout.decode()
+    check("3 bytes in memory of 127.0.0.1:" in stat, f"stat of a key: {stat}")
+    whole = mooncake("stat", admin).stdout.decode()
+    check("3 objects" in whole and "1 segments" in whole, f"stat of the cluster: {whole}")
+    check_equal(mooncake("rm", at, "--force", "a/1").returncode, 0, "rm")
+    gone = mooncake("get", at, "a/1")
+    check(gone.returncode == 1 and b"OBJECT_NOT_FOUND" in gone.stderr and gone.stdout == b"", f"get of a removed key: {gone}")
+    missing = mooncake("rm", at, "a/1")
+    check(missing.returncode == 1 and b"OBJECT_NOT_FOUND" in missing.stderr, f"rm of a removed key: {missing}")
+    check_equal(mooncake("rm", at, "--force", "--regex", "^a/").stdout, b"1 removed\n", "rm --regex")
+    check_equal(mooncake("rm", at, "--force", "--all").stdout, b"1 removed\n", "rm --all")
+    check_equal(mooncake("ls", admin).stdout, b"", "ls of nothing")
+
+
+def bench_and_top(closing, scratch):
+    master = cluster(closing)
+    at, admin = f"--master={master.rpc}", f"--admin={master.admin}"
+    for batch in (1, 16):
+        bench = mooncake("bench", at, "--value_bytes=10000", f"--batch={batch}", "--threads=2", "--count=20")
+        check(bench.returncode == 0 and bench.stdout.startswith(b"put") and b"\nget" in bench.stdout, f"bench: {bench}")
+    check_equal(http("GET", master.admin, "/get_all_keys")[2], "", "keys after bench")
+    top = mooncake("top", admin, "--count=2", "--interval=100ms")
+    check(top.returncode == 0 and top.stdout.count(b"keys a second") == 2, f"top: {top}")
+
+
+def without_a_cluster(closing, scratch):
+    for verb in (["put", "key"], ["get", "key"], ["rm", "key"], ["bench"]):
+        answer = mooncake(verb[0], "--master=127.0.0.1:1", "--timeout=2s", *verb[1:], input_bytes=b"x")
+        check(answer.returncode == 1 and b"no master answers at 127.0.0.1:1" in answer.stderr, f"{verb}: {answer}")
+    for verb in ("ls", "stat", "top"):
+        answer = mooncake(verb, "--admin=127.0.0.1:1")
+        check(answer.returncode == 1 and b"127.0.0.1:1 does not answer" in answer.stderr, f"{verb}: {answer}")
+
+
+def command_lines(closing, scratch):
+    help_text = mooncake("--help").stdout.decode()
+    for verb in ("up", "replay", "master", "node", "put", "get", "ls", "rm", "stat", "top", "bench", "doctor"):
+        check(f"  {verb} " in help_text, f"{verb} is not in the help")
+        own = mooncake(verb, "--help")
+        check(own.returncode == 0 and b"Usage: mooncake" in own.stdout, f"{verb} --help: {own}")
+        wrong = mooncake(verb, "--no_such_option=1")
+        check(wrong.returncode != 0 and b"no_such_option" in wrong.stderr, f"{verb} with a wrong option: {wrong}")
+    check_equal(mooncake("no-such-verb").returncode, 2, "an unknown verb")
+    check(mooncake("--version").stdout.startswith(b"mooncake "), "--version")
+    doctor = mooncake("doctor")
+    check(b"open files" in doctor.stdout and b"port 50051" in doctor.stdout, f"doctor: {doctor}")
+
+
+main(round_trip, listing_and_removing, bench_and_top, without_a_cluster, command_lines)
