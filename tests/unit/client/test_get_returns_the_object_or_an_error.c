@@ -163,7 +163,7 @@ static void test_many_keys_in_pieces(void **state) {
     static struct mc_store_item items[KEYS];
     static struct mc_slice slices[KEYS][2];
     static uint8_t out[KEYS][80];
-    static char keys[KEYS][16];
+    static char keys[KEYS][32];
     for (size_t i = 0; i < KEYS; i++) {
         snprintf(keys[i], sizeof(keys[i]), "key-%zu", i);
         slices[i][0] = (struct mc_slice){out[i], 17};
@@ -236,7 +236,7 @@ static void test_long_batch_renews(void **state) {
     enum { KEYS = 12 };
     static struct mc_store_item items[KEYS];
     static struct mc_slice slices[KEYS];
-    static char keys[KEYS][8];
+    static char keys[KEYS][32];
     static uint8_t out[KEYS][100];
     for (size_t i = 0; i < KEYS; i++) {
         snprintf(keys[i], sizeof(keys[i]), "k%zu", i);
