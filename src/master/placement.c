@@ -41,10 +41,24 @@ static bool name_used(const struct placement *p, const struct mc_segment *s) {
     return false;
 }
 
+static bool segment_open(const struct mc_call *call, const struct mc_segment *s) {
+    return atomic_load_explicit(&s->status, memory_order_relaxed) == MC_SEGMENT_OK &&
+           call->now_ms >= s->closed_until_ms;
+}
+
+bool mc_place_possible(const struct mc_call *call, uint64_t size) {
+    for (size_t i = 0; i < call->m->segment_count; i++) {
+        const struct mc_segment *s = call->m->segments[i];
+        if (s->info.size >= size && segment_open(call, s)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void try_segment(struct placement *p, struct mc_segment *s) {
     struct mc_extent extent;
-    if (atomic_load_explicit(&s->status, memory_order_relaxed) != MC_SEGMENT_OK ||
-        p->call->now_ms < s->closed_until_ms || name_used(p, s) ||
+    if (!segment_open(p->call, s) || name_used(p, s) ||
         mc_allocator_alloc(s->allocator, p->size, &extent) != MC_OK) {
         return;
     }

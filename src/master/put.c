@@ -56,19 +56,22 @@ static void pin_as_asked(const struct mc_master *m, struct mc_shard *shard, stru
     mc_soft_pin_pending(shard, o, config->soft_pin_action, ttl);
 }
 
-/* Extents for the replicas; how many, at least one. Needs segments_lock (read). */
+/* Extents for the replicas; how many, at least one. Needs segments_lock (read). Eviction is asked
+ * for only when it can help: a put larger than any segment must not empty the cache. */
 static enum mc_status allocate(struct mc_call *call, const struct mc_put *put,
                                struct mc_replica *replicas, unsigned *count) {
     struct mc_master *m = call->m;
     unsigned wanted = wanted_replicas(put->config);
     *count = mc_place(call, put->size, wanted, put->config, replicas);
-    if (*count < wanted) {
-        atomic_store_explicit(&m->need_eviction, true, memory_order_relaxed);
-        mc_count(*count ? &m->counters.put_start_partial_allocations
-                        : &m->counters.put_start_alloc_failures,
-                 1);
+    if (*count == 0) {
+        mc_count(&m->counters.put_start_alloc_failures, 1);
+        if (mc_place_possible(call, put->size)) {
+            atomic_store_explicit(&m->need_eviction, true, memory_order_relaxed);
+        }
+        return MC_NO_AVAILABLE_HANDLE;
     }
-    return *count ? MC_OK : MC_NO_AVAILABLE_HANDLE;
+    mc_count(&m->counters.put_start_partial_allocations, *count < wanted);
+    return MC_OK;
 }
 
 /* A new object in the index, being written. Needs segments_lock (read) and the shard's lock; takes

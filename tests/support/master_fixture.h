@@ -10,6 +10,8 @@
 #include "master/master.h"
 #include "support/support.h"
 
+#include <stdio.h>
+
 struct fixture {
     struct mc_clock clock; /* first: the clock's functions find the fixture by it */
     _Atomic uint64_t now_ns;

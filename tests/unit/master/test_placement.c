@@ -1,0 +1,128 @@
+/* Replicas go where they were asked to go, never twice to one segment name, and spread by the
+ * strategy. */
+#include "support/master_fixture.h"
+
+static const char *place(struct fixture *f, const char *key, struct mw_replicate_config config,
+                         size_t *count) {
+    struct mc_vec out;
+    assert_int_equal(put_start_with(f, client_a, "default", key, 1000, config, &out), MC_OK);
+    *count = out.count;
+    assert_int_equal(put_end(f, key), MC_OK);
+    return ((struct mw_replica *)out.items)->memory.endpoint.ptr;
+}
+
+static void test_replicas_are_on_distinct_segments(void **state) {
+    struct fixture *f = *state;
+    size_t count;
+    static const char *const names[] = {"n:1", "n:2", "n:3", "n:3"}; /* one name twice */
+    for (size_t i = 0; i < MC_ARRAY_LEN(names); i++) {
+        struct mw_segment s = segment_of(f, names[i], FIXTURE_SEGMENT_BYTES);
+        assert_int_equal(mount_as(f, client_a, s), MC_OK);
+    }
+    for (int i = 0; i < 200; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "k%d", i);
+        (void)place(f, key, replicas(1 + (uint64_t)i % 40), &count);
+        assert_int_equal(count, i % 40 < 2 ? i % 40 + 1
+                                           : 3); /* as many as there are; fsck looks at the names */
+    }
+    assert_true(metric(f, "master_put_start_partial_allocations_total") > 0);
+}
+
+static void test_preferred_segments_come_first_in_their_order(void **state) {
+    struct fixture *f = *state;
+    size_t count;
+    static const char *const names[] = {"n:1", "n:2", "n:3", "n:4"};
+    for (size_t i = 0; i < MC_ARRAY_LEN(names); i++) {
+        mount(f, names[i], i == 2 ? 4000 : FIXTURE_SEGMENT_BYTES);
+    }
+    struct mw_replicate_config c = replicas(1);
+    c.preferred_segment = MC_STR("n:4");
+    for (int i = 0; i < 20; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "a%d", i);
+        assert_string_equal(place(f, key, c, &count), "n:4");
+    }
+    c.preferred_segments = strs(f, 2, (const char *[]){"n:3", "n:1"});
+    for (int i = 0; i < 20; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "b%d", i);
+        assert_string_equal(place(f, key, c, &count), i < 4 ? "n:3" : "n:1"); /* n:3 holds four */
+    }
+    c.preferred_segments = strs(f, 1, (const char *[]){"nowhere"});
+    c.preferred_segment = MC_STR("neither");
+    (void)place(f, "c", c, &count); /* what cannot be had is not insisted on */
+    assert_int_equal(count, 1);
+}
+
+static unsigned spread(struct fixture *f, unsigned puts, uint64_t *least, uint64_t *most) {
+    for (unsigned i = 0; i < puts; i++) {
+        char key[16];
+        size_t count;
+        snprintf(key, sizeof(key), "k%u", i);
+        (void)place(f, key, replicas(1), &count);
+    }
+    size_t count;
+    const struct mc_master_segment_info *all = mc_master_segments(f->m, &f->arena, &count);
+    *least = UINT64_MAX;
+    *most = 0;
+    for (size_t i = 0; i < count; i++) {
+        *least = mc_min_u64(*least, all[i].used_bytes / 1000);
+        *most = mc_max_u64(*most, all[i].used_bytes / 1000);
+    }
+    return (unsigned)count;
+}
+
+static void mount_ten(struct fixture *f) {
+    char name[16];
+    for (int i = 0; i < 10; i++) {
+        snprintf(name, sizeof(name), "n:%d", i);
+        mount(f, mc_arena_str(&f->arena, str(name)).ptr, FIXTURE_SEGMENT_BYTES);
+    }
+}
+
+static void test_random_uses_every_segment(void **state) {
+    struct fixture *f = *state;
+    uint64_t least, most;
+    mount_ten(f);
+    assert_int_equal(spread(f, 1000, &least, &most), 10);
+    assert_true(least > 60 && most < 140);
+}
+
+static void test_free_ratio_first_evens_out(void **state) {
+    struct fixture *f = *state;
+    uint64_t least, most;
+    f->config.allocation_strategy = "free_ratio_first";
+    fixture_restart(f);
+    mount_ten(f);
+    spread(f, 1000, &least, &most);
+    assert_true(most - least <= 6);
+    f->config.allocation_strategy = "local_first";
+    assert_null(mc_master_create(&f->config, &f->clock, NULL));
+}
+
+static void test_the_last_segment_with_room_is_found(void **state) {
+    struct fixture *f = *state;
+    char name[16];
+    for (int i = 0; i < 300; i++) {
+        snprintf(name, sizeof(name), "n:%d", i);
+        mount(f, name, i == 217 ? 5000 : 500);
+    }
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof(name), "k%d", i);
+        assert_int_equal(put(f, name, 1000), MC_OK);
+    }
+    assert_int_equal(put(f, "k5", 1000), MC_NO_AVAILABLE_HANDLE);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_replicas_are_on_distinct_segments),
+        TEST(test_preferred_segments_come_first_in_their_order),
+        TEST(test_random_uses_every_segment),
+        TEST(test_free_ratio_first_evens_out),
+        TEST(test_the_last_segment_with_room_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
