@@ -159,10 +159,12 @@ void mc_rpc_PutEnd(struct mc_call *call, const void *args, void *ret) {
     r->error = mc_put_end(call, &key, a->client, a->type, a->meta.checksum);
 }
 
+_Static_assert(offsetof(struct mw_object_meta, key) == 0, "batch_keys walks metas by their keys");
+
 static void batch_end(struct mc_call *call, struct mc_uuid client, struct mc_vec metas,
                       int32_t type, struct mc_str tenant, struct mc_vec *ret) {
     const struct mw_object_meta *meta = metas.items;
-    struct batch_key *keys = batch_keys(call, tenant, &meta->key, sizeof(*meta), metas.count);
+    struct batch_key *keys = batch_keys(call, tenant, metas.items, sizeof(*meta), metas.count);
     struct mw_e_void *r = batch_answers(call, ret, metas.count, sizeof(*r));
     for (size_t i = 0; i < metas.count; i++) {
         r[i].error = keys[i].status
