@@ -8,6 +8,7 @@
 #include "cmd/chart.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #define BOX_WIDTH     640.0
 #define BOX_HEIGHT    280.0
@@ -46,6 +47,9 @@ static void fit_axes(const struct mc_chart *chart, struct axis *x, struct axis *
     if (!(x->high > x->low)) {
         x->high = x->low + 1;
     }
+    if (!x->log && x->low < x->high / 5) { /* what starts near zero is drawn from zero */
+        x->low = 0;
+    }
     double top = chart->y_top;
     for (size_t s = 0; s < chart->series_count; s++) {
         for (size_t i = 0; i < chart->count; i++) {
@@ -59,15 +63,25 @@ static void fit_axes(const struct mc_chart *chart, struct axis *x, struct axis *
                        .to = MARGIN_TOP};
 }
 
+/* 0.25, 20, 12,000 */
+static void put_number(struct mc_buf *out, double value) {
+    if (value >= 1000) {
+        mc_format_grouped(out, (uint64_t)(value + 0.5));
+    } else {
+        mc_buf_printf(out, "%.4g", value);
+    }
+}
+
 static void draw_y_ticks(const struct mc_chart *chart, const struct axis *y, struct mc_buf *out) {
     double step = nice_step(y->high, 5);
     for (double value = 0; value <= y->high + step / 2; value += step) {
         double at = place(y, value);
         mc_buf_printf(out, "<line class=\"grid\" x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\"/>",
                       MARGIN_LEFT, BOX_WIDTH - MARGIN_RIGHT, at, at);
-        mc_buf_printf(out,
-                      "<text class=\"tick\" text-anchor=\"end\" x=\"%g\" y=\"%.1f\">%.4g</text>",
-                      MARGIN_LEFT - 8, at + 4, value);
+        mc_buf_printf(out, "<text class=\"tick\" text-anchor=\"end\" x=\"%g\" y=\"%.1f\">",
+                      MARGIN_LEFT - 8, at + 4);
+        put_number(out, value);
+        mc_buf_puts(out, "</text>");
     }
 }
 
@@ -193,6 +207,17 @@ void mc_html_escape(struct mc_buf *out, const char *text) {
             break;
         default:
             mc_buf_putc(out, *text);
+        }
+    }
+}
+
+void mc_format_grouped(struct mc_buf *out, uint64_t value) {
+    char digits[24];
+    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)value);
+    for (int i = 0; i < len; i++) {
+        mc_buf_putc(out, digits[i]);
+        if (i + 1 < len && (len - 1 - i) % 3 == 0) {
+            mc_buf_putc(out, ',');
         }
     }
 }

@@ -31,6 +31,8 @@ struct mc_chart {
 
 /* Appends a <figure>. A chart with fewer than two points says that there was nothing to draw. */
 void mc_chart_draw(const struct mc_chart *chart, struct mc_buf *out);
+/* 1234567 as 1,234,567. */
+void mc_format_grouped(struct mc_buf *out, uint64_t value);
 /* & < > " of text, for HTML. */
 void mc_html_escape(struct mc_buf *out, const char *text);
 

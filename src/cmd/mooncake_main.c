@@ -45,7 +45,8 @@ static int print_options(void) {
     return 0;
 }
 
-/* What a person typed answers on standard output; the log is for services and for those who ask for it. */
+/* What a person typed answers on standard output; the log is for services and for those who ask for
+ * it. */
 static void quieten(const char *command) {
     bool is_service = is_one_of(command, "master", "node", "up");
     if (!is_service && getenv("MC_LOG_LEVEL") == NULL && mc_log_set_level("WARNING") != MC_OK) {

@@ -18,7 +18,7 @@
 #include "cmd/trace.h"
 #include "mooncake/store.h"
 
-#define MC_REPLAY_BINS        120 /* of trace time, for the plot of hit rate over time */
+#define MC_REPLAY_BINS        60 /* of trace time, for the plot of hit rate over time */
 #define MC_REPLAY_MAX_THREADS 256
 #define MC_REPLAY_MAX_SAMPLES                                                                      \
     4096 /* when full, every second one is dropped and the interval doubles */

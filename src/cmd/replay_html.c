@@ -22,7 +22,7 @@ static const char page_style[] =
     "main{max-width:1120px;margin:0 auto;padding:40px 24px 64px}h1{font-size:26px;margin:0 0 "
     "4px;font-weight:650}\n"
     ".lead{color:var(--soft);margin:0 0 28px}\n"
-    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:14px;margin-"
+    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:14px;margin-"
     "bottom:22px}\n"
     ".tile,figure,table{background:var(--card);border:1px solid var(--rule);border-radius:10px}\n"
     ".tile{padding:14px 18px}.tile "
@@ -58,17 +58,17 @@ static const char page_style[] =
 
 /* Shows the values under the pointer. */
 static const char page_script[] =
-    "document.querySelectorAll('figure').forEach(f=>{const "
-    "d=f.querySelector('script');if(!d)return;"
-    "const "
-    "c=JSON.parse(d.textContent),s=f.querySelector('svg'),l=f.querySelector('.cursor'),o=f."
-    "querySelector('output');"
-    "s.addEventListener('pointermove',e=>{const "
-    "b=s.getBoundingClientRect(),x=(e.clientX-b.left)/b.width*640;"
-    "let i=0;c.p.forEach((p,j)=>{if(Math.abs(p-x)<Math.abs(c.p[i]-x))i=j});"
+    "document.querySelectorAll('figure').forEach(f=>{"
+    "const d=f.querySelector('script');if(!d)return;"
+    "const c=JSON.parse(d.textContent),s=f.querySelector('svg'),"
+    "l=f.querySelector('.cursor'),o=f.querySelector('output');"
+    "s.addEventListener('pointermove',e=>{"
+    "const b=s.getBoundingClientRect(),x=(e.clientX-b.left)/b.width*640;let i=0;"
+    "c.p.forEach((p,j)=>{if(Math.abs(p-x)<Math.abs(c.p[i]-x))i=j});"
     "l.setAttribute('x1',c.p[i]);l.setAttribute('x2',c.p[i]);l.style.visibility='visible';"
-    "o.textContent=+c.x[i].toPrecision(4)+' '+c.xu+': '+c.s.map(q=>(c.s.length>1?q.n+' ':'')+"
-    "+q.y[i].toPrecision(4)+c.yu).join(', ');o.style.visibility='visible'});"
+    "o.textContent=+c.x[i].toPrecision(4)+' '+c.xu+': '+"
+    "c.s.map(q=>(c.s.length>1?q.n+' ':'')+(+q.y[i].toPrecision(4)).toLocaleString('en')+c.yu)"
+    ".join(', ');o.style.visibility='visible'});"
     "s.addEventListener('pointerleave',()=>{l.style.visibility=o.style.visibility='hidden'})})";
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
@@ -83,7 +83,7 @@ static void tile(struct mc_buf *out, const char *name, const char *tone, const c
 static void draw_tiles(const struct mc_replay_report *report, struct mc_buf *out) {
     const struct mc_replay_result *r = report->result;
     char value[64], more[160];
-    struct mc_buf size = {0};
+    struct mc_buf text = {0};
     double seconds = r->seconds > 0 ? r->seconds : 1;
     mc_buf_puts(out, "<div class=\"tiles\">\n");
     snprintf(value, sizeof(value), "%.3f", mc_rate(r->total.hit_blocks, r->total.blocks));
@@ -92,26 +92,32 @@ static void draw_tiles(const struct mc_replay_report *report, struct mc_buf *out
     snprintf(value, sizeof(value), "%.3f", mc_rate(r->total.hit_tokens, r->total.tokens));
     snprintf(more, sizeof(more), "a cache without limit: %.3f", report->bound.hit_rate_tokens);
     tile(out, "Hit rate by tokens", "", value, more);
-    mc_format_size(&size, r->verified_bytes);
+    mc_format_size(&text, r->verified_bytes);
     snprintf(more, sizeof(more), "%llu blocks wrong, %llu errors",
              (unsigned long long)r->mismatches, (unsigned long long)r->errors);
     tile(out, "Verified, every byte", r->mismatches + r->errors == 0 ? "good" : "bad",
-         mc_buf_cstr(&size), more);
+         mc_buf_cstr(&text), more);
     snprintf(value, sizeof(value), "%.2f GB/s",
              (double)(r->read_bytes + r->written_bytes) / seconds / 1e9);
-    snprintf(more, sizeof(more), "%llu blocks read, %llu written", (unsigned long long)r->gets,
-             (unsigned long long)r->puts);
-    tile(out, "Throughput", "", value, more);
+    mc_buf_clear(&text);
+    mc_format_grouped(&text, r->gets);
+    mc_buf_puts(&text, " blocks read, ");
+    mc_format_grouped(&text, r->puts);
+    mc_buf_puts(&text, " written");
+    tile(out, "Throughput", "", value, mc_buf_cstr(&text));
     snprintf(value, sizeof(value), "%.2f ms", mc_latencies_at(&r->get_latency, .5) / 1e3);
     snprintf(more, sizeof(more), "p99 %.2f ms, a whole request's blocks",
              mc_latencies_at(&r->get_latency, .99) / 1e3);
     tile(out, "Get latency, p50", "", value, more);
     snprintf(value, sizeof(value), "%.1f s", r->seconds);
-    snprintf(more, sizeof(more), "%llu requests, %.0f a second", (unsigned long long)r->requests,
-             (double)r->requests / seconds);
-    tile(out, "Duration", "", value, more);
+    mc_buf_clear(&text);
+    mc_format_grouped(&text, r->requests);
+    mc_buf_puts(&text, " requests, ");
+    mc_format_grouped(&text, (uint64_t)((double)r->requests / seconds));
+    mc_buf_puts(&text, " a second");
+    tile(out, "Duration", "", value, mc_buf_cstr(&text));
     mc_buf_puts(out, "</div>\n");
-    mc_buf_free(&size);
+    mc_buf_free(&text);
 }
 
 /* ---- charts ---------------------------------------------------------------------------------- */
@@ -177,8 +183,7 @@ static void draw_latency(const struct mc_replay_result *r, struct mc_buf *out) {
     }
     char note[160];
     snprintf(
-        note, sizeof(note),
-        "per cent of requests; get p50 %.2f, p99 %.2f ms; put p50 %.2f, p99 %.2f ms",
+        note, sizeof(note), "per cent of requests; p50, p99 in ms: get %.2f, %.2f, put %.2f, %.2f",
         mc_latencies_at(&r->get_latency, .5) / 1e3, mc_latencies_at(&r->get_latency, .99) / 1e3,
         mc_latencies_at(&r->put_latency, .5) / 1e3, mc_latencies_at(&r->put_latency, .99) / 1e3);
     struct mc_chart chart = {.title = "Latency of a request's blocks",
@@ -209,7 +214,7 @@ static void collect_samples(const struct mc_replay_result *r, struct time_series
     for (size_t i = stride; i < r->sample_count; i += stride) {
         const struct mc_replay_sample *sample = &r->samples[i];
         double span = sample->seconds - before->seconds;
-        if (span <= 0) {
+        if (span < 0.02) { /* a rate over so little time says nothing: the end of a run */
             continue;
         }
         t->x[t->count] = sample->seconds;
@@ -303,16 +308,20 @@ static void draw_table(const struct mc_replay_report *report, struct mc_buf *out
     }
     row(out, "Load", mc_buf_cstr(&text));
     mc_buf_clear(&text);
-    mc_buf_printf(&text, "%llu block references, %zu distinct, %llu input tokens",
-                  (unsigned long long)r->total.blocks, report->trace->distinct_count,
-                  (unsigned long long)r->total.tokens);
+    mc_format_grouped(&text, r->total.blocks);
+    mc_buf_puts(&text, " block references, ");
+    mc_format_grouped(&text, report->trace->distinct_count);
+    mc_buf_puts(&text, " distinct, ");
+    mc_format_grouped(&text, r->total.tokens);
+    mc_buf_puts(&text, " input tokens");
     row(out, "Trace", mc_buf_cstr(&text));
     mc_buf_clear(&text);
     mc_buf_printf(&text, "%.3f of the blocks, counting only those before a request's first miss",
                   mc_rate(r->total.prefix_blocks, r->total.blocks));
     row(out, "Prefix hits", mc_buf_cstr(&text));
     mc_buf_clear(&text);
-    mc_buf_printf(&text, "%llu blocks", (unsigned long long)r->puts_refused);
+    mc_format_grouped(&text, r->puts_refused);
+    mc_buf_puts(&text, " blocks");
     row(out, "Refused for lack of room", mc_buf_cstr(&text));
     mc_buf_puts(out, "</table>\n");
     mc_buf_free(&text);
@@ -329,8 +338,9 @@ void mc_replay_report_html(const struct mc_replay_report *report, struct mc_buf 
                   "class=\"lead\">",
                   page_style);
     mc_html_escape(out, report->trace->title);
-    mc_buf_printf(out, ": %llu requests%s on ", (unsigned long long)r->requests,
-                  r->stopped_early ? " (stopped early)" : "");
+    mc_buf_puts(out, ": ");
+    mc_format_grouped(out, r->requests);
+    mc_buf_printf(out, " requests%s on ", r->stopped_early ? " (stopped early)" : "");
     mc_html_escape(out, report->cluster);
     mc_buf_puts(out, ". Every read compared with what was written.</p>\n");
     draw_tiles(report, out);
