@@ -27,11 +27,11 @@ static const struct mc_option table[] = {
     /* ---- RPC ---- */
     OPT(I64, rpc_port, .default_value = "0", .max = 65535,
         .doc = "RPC port; 0 = the value of --port"),
-    OPT(I64, port, .default_value = "50051", .max = 65535, .doc = "deprecated: use rpc_port"),
+    OPT(I64, port, .default_value = "50051", .max = 65535, .doc = "RPC port when rpc_port is 0"),
     OPT(I64, rpc_thread_num, .default_value = "0", .max = 1024,
         .doc = "RPC threads; 0 = as many as cores, at most max_threads"),
     OPT(I64, max_threads, .default_value = "16", .min = 1, .max = 1024,
-        .doc = "deprecated: use rpc_thread_num"),
+        .doc = "most RPC threads when rpc_thread_num is 0"),
     OPT(STRING, rpc_address, .default_value = "0.0.0.0",
         .doc = "address to listen on; :: listens on IPv6 and IPv4"),
     OPT(STRING, rpc_interface, .doc = "network interface whose IPv4 address overrides rpc_address"),

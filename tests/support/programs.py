@@ -55,8 +55,8 @@ class Process:
         raise AssertionError(f"no '{pattern}' within {timeout} s:\n{self.output()}")
 
     def stop(self, number=15, timeout=30):
-        """Sends the signal; the exit status."""
-        if self.process.poll() is None:
+        """Sends the signal (0 = none), waits; the exit status."""
+        if number and self.process.poll() is None:
             self.process.send_signal(number)
         try:
             return self.process.wait(timeout)
