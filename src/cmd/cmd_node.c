@@ -4,6 +4,8 @@
 #include "cmd/cmd.h"
 #include "cmd/node_run.h"
 
+#include "base/log.h"
+
 struct node_config {
     struct mc_cluster_options cluster;
     uint64_t segment_bytes, http_port, rpc_threads;
@@ -50,6 +52,9 @@ int mc_cmd_node(int argc, char **argv) {
     int exit_status = 0;
     if (!mc_cmd_parse(&mc_node_options, argc, argv, &config, &result, &exit_status)) {
         return exit_status;
+    }
+    if (config.quiet && getenv("MC_LOG_LEVEL") == NULL && mc_log_set_level("WARNING") != MC_OK) {
+        mc_cmd_fail("mooncake node", 0, "the log level cannot be set");
     }
     struct mc_node_run run = {.http = config.http,
                               .http_host = config.listen,
