@@ -379,11 +379,11 @@ static void close_connection(struct tcp_connection *c) {
     free_connection(c);
 }
 
-static void connection_broken(struct tcp_connection *c) {
+static void connection_broken(struct tcp_connection *c, const char *why) {
     if (c->write_memory != NULL || c->reply_count > 0) {
         char peer[MC_HOST_MAX + 8];
         mc_addr_format(&c->peer, peer, sizeof(peer));
-        mc_warn_limited("tcp: peer left inside a request: peer=%s step=%s", peer,
+        mc_warn_limited("tcp: %s: peer=%s step=%s", why, peer,
                         c->write_memory != NULL ? "receive payload" : "send reply");
         mc_metric_add(&metrics_of(c)->served_errors, 1);
     }
@@ -410,7 +410,7 @@ static void run_connection(struct tcp_connection *c) {
         if (c->reply_count > 0 && c->writable) {
             moved = true;
             if (!send_replies(c, &budget)) {
-                connection_broken(c);
+                connection_broken(c, "the peer left inside a request");
                 return;
             }
         }
@@ -424,7 +424,7 @@ static void run_connection(struct tcp_connection *c) {
         if (count > 0) {
             moved = true;
             if (!receive_input(c, iov, count, total, &budget)) {
-                connection_broken(c);
+                connection_broken(c, "the peer left inside a request");
                 return;
             }
         }
@@ -606,6 +606,6 @@ void tcp_server_sweep(struct tcp_shard *shard) {
         if (c->stalled < shard->transport->stall_ticks && !(c->refused && c->stalled >= 2)) {
             continue;
         }
-        connection_broken(c);
+        connection_broken(c, "the peer stopped inside a request");
     }
 }
