@@ -112,6 +112,7 @@ void mc_slice_route(struct mc_slice_op *slice) {
             break;
         }
         slice->transport = t;
+        slice->waiter_follows = false; /* this may be any thread */
         slice->attempts++;
         enum mc_status status = t->ops->post(t, &slice, 1);
         if (status == MC_OK) {

@@ -18,14 +18,14 @@
  * have sent others for the same place, an order made by sockets, which it does not see. */
 __attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) {
-    return "intercept_send=0";
+    return "intercept_send=0:atexit_sleep_ms=0";
 }
 
 /* Checkers make filling and verifying slow. */
 #ifdef MC_SANITIZE
 #define DOUBLE_LARGEST (6u << 20)
 #else
-#define DOUBLE_LARGEST (64u << 20)
+#define DOUBLE_LARGEST (16u << 20)
 #endif
 
 #define DOUBLE_REACTORS 2
