@@ -292,7 +292,7 @@ static void submit_chunk(struct mc_batch *batch, struct mc_chunk *chunk,
             batch->only_slot = slot;
         }
     }
-    if (!batch->on_stack) {
+    if (chunk != batch->chunks) {
         pthread_mutex_lock(&batch->lock);
         chunk->next = batch->chunks;
         batch->chunks = chunk;
@@ -423,9 +423,9 @@ static bool wait_done(struct mc_batch *batch, uint64_t deadline_ns) {
 
 /* ---- life ------------------------------------------------------------------------------------------------ */
 
-static void batch_init(struct mc_batch *batch, struct mc_engine *engine, bool on_stack) {
+static void batch_init(struct mc_batch *batch, struct mc_engine *engine, bool in_call) {
     batch->engine = engine;
-    batch->on_stack = on_stack;
+    batch->in_call = in_call;
     batch->chunks = NULL;
     batch->task_count = 0;
     batch->only_slot = NULL;
@@ -485,17 +485,37 @@ static void chunk_free(struct mc_chunk *chunk) {
     free(chunk);
 }
 
+/* The engine can end the batch's tasks from here on. */
+static void enlist(struct mc_batch *batch) {
+    struct mc_engine *engine = batch->engine;
+    pthread_mutex_lock(&engine->batches_lock);
+    mc_list_push_back(&engine->batches, &batch->link);
+    pthread_mutex_unlock(&engine->batches_lock);
+}
+
+/* The last access to the engine: of a batch in a call, the engine's end waits for it. */
+static void delist(struct mc_batch *batch) {
+    struct mc_engine *engine = batch->engine;
+    mc_batch_drop_segments(batch);
+    pthread_mutex_lock(&engine->batches_lock);
+    mc_list_del(&batch->link);
+    pthread_cond_broadcast(&engine->batches_changed);
+    pthread_mutex_unlock(&engine->batches_lock);
+}
+
+static struct mc_batch *new_batch(struct mc_engine *engine, bool in_call) {
+    struct mc_batch *batch = mc_alloc(sizeof(*batch));
+    batch_init(batch, engine, in_call);
+    enlist(batch);
+    return batch;
+}
+
 MC_PUBLIC enum mc_status mc_batch_create(struct mc_engine *engine, size_t capacity,
                                          struct mc_batch **out) {
     if (capacity > MC_BATCH_MAX) {
         return MC_INVALID_PARAMS;
     }
-    struct mc_batch *batch = mc_alloc(sizeof(*batch));
-    batch_init(batch, engine, false);
-    pthread_mutex_lock(&engine->batches_lock);
-    mc_list_push_back(&engine->batches, &batch->link);
-    pthread_mutex_unlock(&engine->batches_lock);
-    *out = batch;
+    *out = new_batch(engine, false);
     return MC_OK;
 }
 
@@ -508,10 +528,7 @@ MC_PUBLIC enum mc_status mc_batch_free(struct mc_batch *batch) {
         return MC_ERR_BUSY;
     }
     if (engine != NULL) {
-        pthread_mutex_lock(&engine->batches_lock);
-        mc_list_del(&batch->link);
-        pthread_mutex_unlock(&engine->batches_lock);
-        mc_batch_drop_segments(batch);
+        delist(batch);
     }
     while (batch->chunks != NULL) {
         struct mc_chunk *chunk = batch->chunks;
@@ -606,20 +623,6 @@ MC_PUBLIC enum mc_status mc_batch_wait(struct mc_batch *batch, uint64_t deadline
 
 /* ---- submit, wait and free in one ------------------------------------------------------------------------ */
 
-/* Tasks are in flight: the engine must know of the batch while this thread waits. */
-static void wait_on_stack(struct mc_batch *batch) {
-    struct mc_engine *engine = batch->engine;
-    pthread_mutex_lock(&engine->batches_lock);
-    mc_list_push_back(&engine->batches, &batch->link);
-    pthread_mutex_unlock(&engine->batches_lock);
-    bool done = wait_done(batch, MC_WAIT_FOREVER); /* the tasks' own deadline ends it */
-    MC_ASSERT(done);
-    pthread_mutex_lock(&engine->batches_lock);
-    mc_list_del(&batch->link);
-    pthread_cond_broadcast(&engine->batches_changed);
-    pthread_mutex_unlock(&engine->batches_lock);
-}
-
 static enum mc_status transfer_few(struct mc_engine *engine,
                                    const struct mc_transfer_request *requests, size_t count,
                                    uint64_t deadline_ns) {
@@ -632,10 +635,14 @@ static enum mc_status transfer_few(struct mc_engine *engine,
     batch.task_count = count;
     batch_arm(&batch, count);
     submit_chunk(&batch, &chunk, requests, slices, MC_INLINE_TASKS, true);
-    if (!is_done(&batch)) {
-        wait_on_stack(&batch);
+    if (is_done(&batch)) {
+        chunk_release_slots(&chunk);
+    } else { /* tasks are in flight */
+        enlist(&batch);
+        bool done = wait_done(&batch, MC_WAIT_FOREVER); /* the tasks' own deadline ends it */
+        MC_ASSERT(done);
+        delist(&batch);
     }
-    chunk_release_slots(&chunk);
     if (chunk.owns_slices) {
         free(chunk.slices);
     }
@@ -658,8 +665,7 @@ MC_PUBLIC enum mc_status mc_transfer(struct mc_engine *engine,
     if (count <= MC_INLINE_TASKS) {
         return transfer_few(engine, requests, count, deadline_ns);
     }
-    struct mc_batch *batch = NULL;
-    MC_TRY(mc_batch_create(engine, count, &batch));
+    struct mc_batch *batch = new_batch(engine, true);
     submit(batch, requests, count, deadline_ns, true);
     enum mc_status status = mc_batch_wait(batch, MC_WAIT_FOREVER);
     MC_ASSERT(mc_batch_free(batch) == MC_OK);

@@ -311,7 +311,7 @@ static void end_batches(struct mc_engine *engine) {
     }
     while (!mc_list_empty(&engine->batches)) {
         struct mc_batch *batch = mc_container_of(engine->batches.next, struct mc_batch, link);
-        if (batch->on_stack) {
+        if (batch->in_call) {
             pthread_cond_wait(&engine->batches_changed, &engine->batches_lock);
             continue;
         }

@@ -111,7 +111,7 @@ struct mc_chunk {
 enum mc_batch_word { MC_BATCH_RUNNING = 0, MC_BATCH_DONE = 1, MC_BATCH_WAITED = 2 };
 struct mc_batch {
     struct mc_engine *engine; /* NULL after the engine's destruction */
-    bool on_stack;
+    bool in_call; /* of mc_transfer: a thread is inside, and the engine's end waits for it */
     _Atomic uint32_t word;       /* futex: enum mc_batch_word. After it is DONE nobody but the owner touches the batch */
     _Atomic uint32_t done;       /* non-zero shortly before `word` is DONE; for transport->progress */
     _Atomic size_t unfinished;   /* tasks, + 1 while submitting */
