@@ -3,6 +3,7 @@
 A line is [op, args, kwargs]; the answer is {"result": ...} or {"error": text}. Values never travel: both sides make
 them from a seed, and every get compares all bytes here and answers how many it compared.
 """
+import ctypes
 import json
 import os
 import random
@@ -132,10 +133,35 @@ class Agent:
                 raise AssertionError(f"put of {key} still fails with {got} after {seconds} s")
             time.sleep(0.05)
 
-    # -- engine
+    def refused(self, key):
+        """True when a get gives an error or nothing; else what it gave."""
+        try:
+            got = self.store.get(key)
+        except AssertionError:
+            return True
+        return True if not got else f"{len(got)} bytes"
+
+    # -- engine: memory here, which peers address
 
     def open_engine(self, metadata):
         self.engine = self.backend.Engine(metadata)
+
+    def fill(self, address, seed, size):
+        ctypes.memmove(address, value(seed, size), size)
+
+    def check(self, address, seed, size):
+        return compare(ctypes.string_at(address, size), seed, size, f"memory at {address:#x}")
+
+    def settle(self, address, seed, size):
+        """Waits until the memory holds the value (a write without an acknowledgement)."""
+        want, deadline = value(seed, size), time.monotonic() + 10
+        while ctypes.string_at(address, size) != want and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def differs(self, address, seed, size, page):
+        """How many pages are not the value's any more."""
+        got, want = ctypes.string_at(address, size), value(seed, size)
+        return sum(got[i:i + page] != want[i:i + page] for i in range(0, size, page))
 
     # -- what needs no value
 

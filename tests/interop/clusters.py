@@ -1,52 +1,244 @@
 """Clusters put together from ours and upstream's programs, and the scenarios run on them."""
+import re
+import struct
+import time
+import urllib.error
+import urllib.request
+
+import peers as harness
 import scenarios
+from scenarios import equal
+
+CHECKSUM = {"MOONCAKE_STORE_CHECKSUM": "1"}
 
 
-def metadata_of(peers, master, metadata):
-    """Connection string: "p2p", or whose HTTP metadata server to start."""
+def metadata_of(peers, metadata):
+    """Connection string: "p2p", or of whose HTTP metadata server to start."""
     if metadata == "p2p":
         return "P2PHANDSHAKE"
-    if master is not None and master.metadata_port and metadata == "same":
-        return master.metadata
     return peers.master(metadata, metadata_server=True).metadata
 
 
-def cluster(peers, master, nodes, writers, readers, metadata="p2p", own_segment=None, everything=True,
-            master_args=(), env=None):
+def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), metadata="p2p", everything=True,
+            hosts=None, reader_segment=0):
     """Starts the cluster and runs every scenario for each writer and reader. `nodes` are mooncake_client processes,
-    `own_segment` clients that lend a segment themselves (a process with the client library). Returns compared bytes."""
-    leader = peers.master(master, args=master_args)
-    where = metadata_of(peers, leader, metadata)
-    names = []
+    `own_segment` processes with the client library that lend a segment. `hosts` gives some implementations an address
+    of their own, as the master sees it. Returns the number of compared bytes."""
+    leader = peers.master(master)
+    where = metadata_of(peers, metadata)
+
+    def store(who, segment):
+        seen = peers.seen_from(leader, hosts[who]) if hosts and who in hosts else leader
+        return peers.store(who, seen, where, segment=segment)
+
     for who in nodes:
         peers.node(who, leader, where)
-    for who in own_segment or []:
-        names.append(peers.store(who, leader, where, segment=512 << 20, env=env).hostname())
-    segments = leader.segments()
-    for name in names:
-        scenarios.equal(name in segments, True, f"{name} among {segments}")
-    agents, compared = {}, 0
-    for who in [*writers, *readers]:
-        if who not in agents:
-            agents[who] = peers.store(who, leader, where, env=env)
+    for who in own_segment:
+        name = store(who, 512 << 20).hostname()
+        equal(name in leader.segments(), True, f"{name} among {leader.segments()}")
+    segments, compared = leader.segments(), 0
+    equal(len(segments), len(nodes) + len(own_segment), f"segments {segments}")
+    writing = {who: store(who, 0) for who in dict.fromkeys(writers)}
+    reading = {who: store(who, reader_segment) for who in dict.fromkeys(readers)}
     for i, w in enumerate(writers):
         for j, r in enumerate(readers):
-            tag = f"{i}{j}"
-            reader = agents[r]
-            if w == r:  # two processes, so that nothing is served from the writer's own memory
-                reader = peers.store(r, leader, where, env=env)
-            done = (scenarios.everything(agents[w], reader, tag, segments if len(segments) > 1 else None)
-                    if everything else scenarios.single_objects(agents[w], reader, tag))
+            if everything:
+                done = scenarios.everything(writing[w], reading[r], f"{i}{j}", segments if len(segments) > 1 else None)
+            else:
+                done = scenarios.single_objects(writing[w], reading[r], f"{i}{j}")
             print(f"      {w} writes, {r} reads: {done >> 20} MiB compared")
             compared += done
     return compared
 
 
-def engines(peers, initiator, target, metadata="p2p"):
-    where = metadata_of(peers, None, metadata)
-    a, b = peers.engine(initiator, where), peers.engine(target, where)
-    compared = scenarios.engine_pair(a, b, "pair")
-    compared += scenarios.engine_notify(a, b)
-    compared += scenarios.engine_rejects(a, b)
+def extras(peers, master):
+    """What only upstream's client offers: put sessions, more segments, tasks that its nodes carry out, clearing."""
+    leader = peers.master(master, args=["--default_kv_lease_ttl=200"])
+    a = peers.store("upstream", leader, segment=64 << 20)
+    b = peers.store("upstream", leader, segment=64 << 20)
+    names = [a.hostname(), b.hostname()]
+    equal(a.put("copied", 1, 100000, preferred=[names[0]]), 0, "put")
+    equal(a.copy_task("copied", [names[1]]), "SUCCESS", "copy task")
+    equal(len({r[0] for r in b.replicas("copied")}), 2, "segments after the copy")
+    equal(a.put("moved", 2, 70000, preferred=[names[0]]), 0, "put")
+    before = a.replicas("moved")[0][0]
+    equal(a.move_task("moved", names[0], names[1]), "SUCCESS", "move task")
+    after = [r[0] for r in b.replicas("moved")]
+    equal(len(after) == 1 and after[0] != before, True, f"moved from {before} to {after}")
+    compared = b.get("copied", 1, 100000) + a.get("moved", 2, 70000) + b.get("moved", 2, 70000)
+    equal(a.put_session(["s1", "s2"], [4096, 100]), [[0, 0], [0, 0]], "put session, revoked")
+    equal(b.batch_exist(["s1", "s2"]), [0, 0], "exist after revoke")
+    for grace in (0, 1):
+        equal(a.extra_segment(16 << 20, grace), 0, f"mount and unmount a further segment, grace {grace}")
+    equal(a.put("cleared", 3, 1000), 0, "put")
+    time.sleep(0.5)
+    equal(a.replica_clear(["cleared"]), ["cleared"], "batch_replica_clear")
+    equal(b.exist("cleared"), 0, "exist after clear")
+    equal(a.health(), 0, "health")
+    equal(compared, 100000 + 2 * 70000, "compared bytes")
+
+
+def restart(peers, master, client, node):
+    """kill -9 of the master: its clients mount their segments again by themselves and the cluster serves."""
+    leader = peers.master(master)
+    c = peers.store(client, leader, segment=64 << 20)
+    peers.node(node, leader, segment="64MB")
+    segments = set(leader.segments())
+    equal(c.put("before", 1, 100000), 0, "put")
+    compared = c.get("before", 1, 100000)
+    peers.stop(leader.popen, kill=True)
+    equal(c.put("while down", 2, 1000) != 0, True, "put without a master fails")
+    equal(c.missing("before"), True, "get without a master is a miss")
+    leader = leader.restart_with()
+    took = c.put_until("after", 3, 100000, 30)
+    peers.until("both segments are mounted again", None, lambda: set(leader.segments()) == segments)
+    compared += c.get("after", 3, 100000)
+    for i in range(8):
+        equal(c.put(f"again{i}", 10 + i, 200000), 0, "put")
+        compared += c.get(f"again{i}", 10 + i, 200000)
+    equal(c.exist("before"), 0, "what the old master knew is gone")
+    equal(compared, 2 * 100000 + 8 * 200000, "compared bytes")
+    print(f"      {client} client on a restarted {master} master: writes again after {took:.1f} s")
+
+
+# ---- checksums ---------------------------------------------------------------------------------------------
+
+def crc64(data):
+    """CRC-64/ECMA-182, bit by bit: a second opinion."""
+    crc = 0
+    for byte in data:
+        crc ^= byte << 56
+        for _ in range(8):
+            crc = (crc << 1) ^ (0x42F0E1EBA9EA3693 if crc >> 63 else 0)
+            crc &= (1 << 64) - 1
+    return crc
+
+
+def stored_checksum(leader, key):
+    """The checksum in the master's answer to GetReplicaList: optional<u64> at its end; None when there is none."""
+    name, tenant = key.encode(), b"default"
+    body = struct.pack("<I", 0x7CF91ED8) + bytes([len(name)]) + name + bytes([len(tenant)]) + tenant
+    err, answer = harness.raw_call(leader.rpc, "GetReplicaList", body)
+    equal(err, 0, "GetReplicaList")
+    return struct.unpack("<Q", answer[-8:])[0] if answer[-9] == 1 else None
+
+
+def checksums(peers, master, w, r):
+    leader = peers.master(master)
+    peers.node("upstream", leader, segment="64MB", env=CHECKSUM)
+    writer, reader = (peers.store(who, leader, env=CHECKSUM) for who in (w, r))
+    from agent import value
+    equal(writer.put("sum", 1, 1000), 0, "put")
+    equal(stored_checksum(leader, "sum"), crc64(value(1, 1000)), "stored checksum")
+    equal(writer.put_batch(["b1", "b2"], [2, 3], [999, 1]), 0, "put_batch")
+    equal(stored_checksum(leader, "b1"), crc64(value(2, 999)), "stored checksum of a batch")
+    equal(writer.put("large", 4, 5 << 20), 0, "put")
+    compared = reader.get("sum", 1, 1000) + reader.get_batch(["b1", "b2"], [2, 3], [999, 1])
+    compared += reader.get("large", 4, 5 << 20) + reader.get_into("large", 4, 5 << 20)
+    equal(writer.upsert("sum", 5, 1000), 0, "upsert")
+    equal(stored_checksum(leader, "sum"), crc64(value(5, 1000)), "stored checksum of an upsert")
+    compared += reader.get("sum", 5, 1000)
+    equal(compared, 2 * (5 << 20) + 3000, "compared bytes")
+    # One byte changes in the node's memory, behind the store's back.
+    vandal = peers.engine("upstream")
+    local = vandal.allocate(4096)
+    vandal.fill(local, 77, 4096)
+    endpoint, _, _, address = reader.replicas("sum")[0]
+    equal(vandal.write(endpoint, local, address + 500, 1), 0, "write of one byte")
+    equal(reader.refused("sum"), True, "a get of changed bytes")
+    compared += reader.get("large", 4, 5 << 20)
+
+
+# ---- engines -----------------------------------------------------------------------------------------------
+
+def engines(peers, initiator, target, metadata="p2p", env=None, checked_writes=True):
+    where = metadata_of(peers, metadata)
+    a, b = peers.engine(initiator, where, env), peers.engine(target, where)
+    compared = scenarios.engine_pair(a, b, settle=not checked_writes)
+    compared += scenarios.engine_notify(a, b, settle=not checked_writes)
+    if checked_writes:
+        compared += scenarios.engine_rejects(a, b)
     print(f"      {initiator} initiates, {target} is the target: {compared >> 20} MiB compared")
     return compared
+
+
+BLOCK, BATCH, THREADS = 65536, 16, 2
+
+
+def bench_arguments(mode, **flags):
+    base = dict(mode=mode, metadata_server="P2PHANDSHAKE", local_server_name="127.0.0.1", protocol="tcp",
+                block_size=BLOCK, batch_size=BATCH, threads=THREADS, buffer_size=BLOCK * BATCH * THREADS, duration=2,
+                logtostderr="true")
+    return [f"--{k}={v}" for k, v in {**base, **flags}.items()]
+
+
+def bench_target(peers):
+    program, env = peers.program("upstream", "transfer_engine_bench")
+    popen, log = peers.start("bench-target", [program, *bench_arguments("target")], env)
+    peers.until("bench target", popen, lambda: "listening on" in open(log).read())
+    return re.search(r"listening on ([\d.]+:\d+)", open(log).read())[1]
+
+
+def run_bench(peers, segment, operation):
+    program, env = peers.program("upstream", "transfer_engine_bench")
+    popen, log = peers.start("bench-initiator", [program, *bench_arguments("initiator", segment_id=segment,
+                                                                           operation=operation)], env)
+    equal(popen.wait(timeout=60), 0, f"status of the {operation} bench")
+    done = re.search(r"Test completed.*batch count (\d+), throughput ([\d.]+)", open(log).read())
+    equal(done is not None and int(done[1]) > 0, True, f"{operation} bench completes")
+    print(f"      {operation}: {done[1]} batches, {done[2]} GB/s")
+
+
+def engine_bench(peers, initiator, target):
+    size = BLOCK * BATCH * THREADS
+    if initiator == "upstream" and target == "ours":
+        b = peers.engine("ours")
+        memory = b.allocate(size)
+        b.fill(memory, 1, size)
+        run_bench(peers, b.engine_name(), "read")
+        equal(b.check(memory, 1, size), size, "reads leave the target's memory alone")
+        run_bench(peers, b.engine_name(), "write")
+        equal(b.differs(memory, 1, size, 4096), size // 4096, "every page was written")
+        return
+    name = bench_target(peers)
+    if initiator == "upstream":
+        run_bench(peers, name, "read")
+        run_bench(peers, name, "write")
+        return
+    a = peers.engine("ours")
+    theirs = a.first_buffer(name)
+    compared, mine = 0, a.allocate(2 * size)
+    for seed in range(3):
+        a.fill(mine, seed, size)
+        pieces = range(0, size, BLOCK)
+        equal(a.batch_write(name, [mine + p for p in pieces], [theirs + size - BLOCK - p for p in pieces],
+                            [BLOCK] * len(pieces)), 0, "batch write")
+        equal(a.batch_read(name, [mine + size + p for p in pieces], [theirs + size - BLOCK - p for p in pieces],
+                           [BLOCK] * len(pieces)), 0, "batch read")
+        compared += a.check(mine + size, seed, size)
+    equal(compared, 3 * size, "compared bytes")
+
+
+def http_metadata_by_hand(peers):
+    """Both HTTP metadata servers give the same status and the same bytes."""
+    def call(server, method, key, body=None):
+        query = f"?key={key}" if key is not None else ""
+        request = urllib.request.Request(server + query, method=method, data=body,
+                                         headers={"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    value = b'{"name":"127.0.0.1:1","buffers":[]}'
+    script = [("GET", "mooncake%2Fram%2Fx", None), ("PUT", "mooncake%2Fram%2Fx", value),
+              ("GET", "mooncake%2Fram%2Fx", None), ("PUT", "mooncake%2Fram%2Fx", b"{}"),
+              ("GET", "mooncake%2Fram%2Fx", None), ("DELETE", "mooncake%2Fram%2Fx", None),
+              ("DELETE", "mooncake%2Fram%2Fx", None), ("PUT", "mooncake%2Frpc_meta%2Fx", value),
+              ("PUT", "mooncake%2Frpc_meta%2Fx", value), ("PUT", "mooncake%2Frpc_meta%2Fx", b"{}"),
+              ("GET", None, None), ("GET", "mooncake%2frpc_meta%2fx", None), ("GET", "mooncake/rpc_meta/x", None)]
+    servers = [peers.master(who, metadata_server=True).metadata for who in ("ours", "upstream")]
+    for method, key, body in script:
+        ours, theirs = (call(s, method, key, body) for s in servers)
+        equal(ours, theirs, f"{method} {key}")

@@ -226,7 +226,7 @@ class Store:
         status = lib.mc_store_replicas(self.s, key.encode(), infos, c_size_t(16), byref(count))
         if status:
             raise AssertionError(f"mc_store_replicas: {status}")
-        return [[i.endpoint.decode(), i.size, i.status == 3] for i in infos[:count.value]]
+        return [[i.endpoint.decode(), i.size, i.status == 3, i.address] for i in infos[:count.value]]
 
     def batch_replicas(self, keys):
         found = []
@@ -397,17 +397,6 @@ class Engine:
             raise AssertionError(f"mc_memory_register: {status}")
         self.memory[address] = memory
         return address
-
-    def fill(self, address, seed, size):
-        from agent import value
-        ctypes.memmove(address, value(seed, size), size)
-
-    def check(self, address, seed, size):
-        from agent import compare
-        return compare(ctypes.string_at(address, size), seed, size, f"memory at {address:#x}")
-
-    def peek(self, address, size):
-        return ctypes.string_at(address, size).hex()
 
     def _segment(self, peer):
         if peer not in self.opened:

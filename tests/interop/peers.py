@@ -199,6 +199,30 @@ class Agent:
         return lambda *args, **kwargs: self.call(op, *args, **kwargs)
 
 
+def relay(listener, target, source):
+    """Copies bytes between each accepted connection and one of its own from `source`; a close travels on."""
+    def copy(a, b):
+        with contextlib.suppress(OSError):
+            while data := a.recv(65536):
+                b.sendall(data)
+        for s in (a, b):
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+
+    with contextlib.suppress(OSError):
+        while True:
+            near = listener.accept()[0]
+            try:
+                far = socket.create_connection(target, source_address=(source, 0))
+            except OSError:
+                near.close()
+                continue
+            for s in (near, far):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=copy, args=pair, daemon=True).start()
+
+
 class Master:
     def __init__(self, popen, rpc, admin, metadata, restart):
         self.popen, self.rpc, self.admin, self.metadata_port, self.restart_with = popen, rpc, admin, metadata, restart
@@ -220,6 +244,7 @@ class Peers:
         self.build = os.path.abspath(build)
         self.directory = tempfile.mkdtemp(prefix="mooncake-interop-")
         self.started = []  # (name, popen, log path)
+        self.listeners = []
         self.sanitizer = self._sanitizer()
 
     # -- whose program
@@ -277,6 +302,8 @@ class Peers:
         return popen.returncode
 
     def close(self, failed):
+        for listener in self.listeners:
+            listener.close()
         for _, popen, _ in reversed(self.started):
             if popen.stdin:
                 with contextlib.suppress(OSError):
@@ -288,7 +315,7 @@ class Peers:
             for name, popen, log in self.started:
                 print(f"---- {name} (status {popen.returncode}): end of {log}")
                 with contextlib.suppress(OSError):
-                    print("".join(open(log, errors="replace").readlines()[-25:]), end="")
+                    print("".join(line[:300].rstrip() + "\n" for line in open(log, errors="replace").readlines()[-25:]), end="")
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -358,6 +385,13 @@ class Peers:
         agent = self.agent(who, env)
         agent.open_store(master=master.address, metadata=metadata, segment=segment, buffer=buffer)
         return agent
+
+    def seen_from(self, master, source):
+        """The same master, reached from another (loopback) address, as a client on another machine would: a relay."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=relay, args=(listener, ("127.0.0.1", master.rpc), source), daemon=True).start()
+        self.listeners.append(listener)
+        return Master(master.popen, listener.getsockname()[1], master.admin, master.metadata_port, None)
 
     def engine(self, who, metadata="P2PHANDSHAKE", env=None):
         agent = self.agent(who, env)

@@ -135,13 +135,12 @@ class Store:
         return self.s.remove_all(force)
 
     def replicas(self, key):
-        """[[endpoint, size, complete], ...] of the memory replicas"""
+        """[[endpoint, size, complete, address], ...] of the memory replicas"""
         found = []
         for replica in self.s.get_replica_desc(key):
             place = replica.get_memory_descriptor().buffer_descriptor
-            endpoint = getattr(place, "transport_endpoint", None) or getattr(place, "transport_endpoint_", None)
-            size = getattr(place, "size", None) or getattr(place, "size_", None)
-            found.append([endpoint, size, replica.status == self.module.ReplicaStatus.COMPLETE])
+            found.append([place.transport_endpoint, place.size,
+                          replica.status == self.module.ReplicaStatus.COMPLETE, place.buffer_address])
         return found
 
     def batch_replicas(self, keys):
@@ -168,8 +167,8 @@ class Store:
             time.sleep(0.05)
         return "does not end"
 
-    def put_session(self, keys, values):
-        starts = self.s.batch_put_session_start(keys, [len(v) for v in values])
+    def put_session(self, keys, sizes):
+        starts = self.s.batch_put_session_start(keys, sizes)
         return starts, self.s.batch_put_session_revoke(keys)
 
     def extra_segment(self, size, grace):
@@ -213,17 +212,6 @@ class Engine:
             raise AssertionError("register_memory fails")
         self.memory[address] = memory
         return address
-
-    def fill(self, address, seed, size):
-        from agent import value
-        ctypes.memmove(address, value(seed, size), size)
-
-    def check(self, address, seed, size):
-        from agent import compare
-        return compare(ctypes.string_at(address, size), seed, size, f"memory at {address:#x}")
-
-    def peek(self, address, size):
-        return ctypes.string_at(address, size).hex()
 
     def write(self, peer, local, remote, size):
         return self.e.transfer_sync_write(peer, local, remote, size)

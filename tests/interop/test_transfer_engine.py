@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Our Transfer Engine and upstream's move bytes into and out of each other's memory; every byte checked at both ends
+(upstream's transfer_engine_bench checks none, so its runs are checked in the target's memory)."""
+from clusters import engine_bench, engines, http_metadata_by_hand
+from peers import OLDER, main
+
+
+def ours_to_upstream_p2p(peers):
+    engines(peers, "ours", "upstream")
+
+
+def upstream_to_ours_p2p(peers):
+    engines(peers, "upstream", "ours")
+
+
+def ours_to_upstream_our_metadata(peers):
+    engines(peers, "ours", "upstream", metadata="ours")
+
+
+def upstream_to_ours_our_metadata(peers):
+    engines(peers, "upstream", "ours", metadata="ours")
+
+
+def ours_to_upstream_upstream_metadata(peers):
+    engines(peers, "ours", "upstream", metadata="upstream")
+
+
+def upstream_to_ours_upstream_metadata(peers):
+    engines(peers, "upstream", "ours", metadata="upstream")
+
+
+def older_release(peers):
+    engines(peers, "ours", OLDER)
+    engines(peers, OLDER, "ours")
+
+
+def unpooled_connections(peers):
+    """A connection for each transfer, upstream's default until 0.3.12, and protocol version 1."""
+    engines(peers, "upstream", "ours", env={"MC_TCP_ENABLE_CONNECTION_POOL": "0"})
+    engines(peers, "upstream", "ours", env={"MC_TCP_PROTO": "1"}, checked_writes=False)
+
+
+def upstream_bench_against_our_target(peers):
+    engine_bench(peers, "upstream", "ours")
+
+
+def ours_against_upstream_bench_target(peers):
+    engine_bench(peers, "ours", "upstream")
+
+
+def metadata_servers_answer_alike(peers):
+    http_metadata_by_hand(peers)
+
+
+if __name__ == "__main__":
+    main(ours_to_upstream_p2p, upstream_to_ours_p2p, ours_to_upstream_our_metadata, upstream_to_ours_our_metadata,
+         ours_to_upstream_upstream_metadata, upstream_to_ours_upstream_metadata, older_release, unpooled_connections,
+         upstream_bench_against_our_target, ours_against_upstream_bench_target, metadata_servers_answer_alike)
