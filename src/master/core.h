@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "master/allocator.h"
+#include "master/dialect.h"
 #include "master/lock.h"
 #include "master/master.h"
 #include "master/slab.h"
@@ -30,7 +31,6 @@
 #define MC_MAX_TENANT_BYTES 1024u
 #define MC_MAX_REPLICAS     32u
 #define MC_CLIENT_BUCKETS   1024u
-#define MC_PEER_SLOTS       4096u
 
 /* ---- objects
  * --------------------------------------------------------------------------------------------- */
@@ -229,8 +229,7 @@ struct mc_master {
         bool running;
     } evict;
     struct mc_lock tick_lock;
-    /* What release a peer speaks, by the hash of its address: 1 + version. A hint, see handle.c. */
-    _Atomic uint8_t peer_version[MC_PEER_SLOTS];
+    struct mc_dialects *dialects; /* which release each peer speaks */
 
     struct mc_master_counters counters;
     struct mc_group_shard groups[MC_GROUP_SHARDS];

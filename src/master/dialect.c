@@ -9,11 +9,12 @@
 
 #include <pthread.h>
 
-#define BUCKETS      1024u
-#define WAYS         4u
-#define HANG_UP_NS   MC_SEC /* a close later than this after an answer says nothing about it */
-#define SUCCESSOR_NS (2 * MC_SEC) /* how long a hang-up waits for the connection that follows it   \
-                                   */
+#define BUCKETS    1024u
+#define WAYS       4u
+#define HANG_UP_NS MC_SEC /* a close later than this after an answer says nothing about it */
+#define SUCCESSOR_NS                                                                               \
+    (2 * MC_SEC) /* how long a hang-up waits for the connection that follows it                    \
+                  */
 
 _Static_assert(MC_RPC_PEER_WORDS >= 4,
                "words of a connection: flags, answered, client hi, client lo");
@@ -208,12 +209,25 @@ static const struct mc_uuid *caller(const struct mc_rpc_desc *desc, const void *
     }
 }
 
+/* A request without a literal: what the connection told counts, nothing is guessed or noted. */
+static unsigned resolve_unnamed(uint64_t *words, const struct mc_rpc_desc *desc, unsigned version) {
+    if (mc_master_rpc_args_tell_version(desc)) {
+        set_version(words, version, FLAG_KNOWN);
+    } else if (desc->version_count > 1 && (words[WORD_FLAGS] & FLAG_KNOWN) != 0) {
+        return version_of(words);
+    }
+    return version;
+}
+
 unsigned mc_dialects_resolve(struct mc_dialects *d, const struct mc_rpc_request *request,
                              const struct mc_rpc_desc *desc, const void *args, unsigned version) {
     uint64_t *words = request->peer_words;
     bool greeting = mc_master_rpc_index(desc) == MC_RPC_ServiceReady;
-    if (words == NULL || (desc->versions[0].args != NULL && !has_literal(request->body))) {
+    if (words == NULL) {
         return version;
+    }
+    if (desc->versions[0].args != NULL && !has_literal(request->body)) {
+        return resolve_unnamed(words, desc, version);
     }
     if ((words[WORD_FLAGS] & FLAG_SPOKE) == 0) {
         words[WORD_FLAGS] |= FLAG_SPOKE | (greeting ? FLAG_GREETED : 0u);

@@ -19,8 +19,8 @@
  * connection turns the client's entry (when its id is known) or hands the other dialect to the
  * host's next connection of that kind. A client that only ever reads and never mounted anything
  * thus loses its first read (an error, which to a cache is a miss), and no other: afterwards its
- * host is known. Requests without a type literal are not from a released upstream build; they are
- * answered in the newest dialect and leave no trace here.
+ * host is known. Requests without a type literal are not from a released upstream build; only what
+ * their own connection told counts for them, and they leave no trace here.
  *
  * Thread safe. A connection's words belong to its reactor; the book of hosts and clients is one
  * small table under a lock that is taken only while a connection is unproven. It forgets the least

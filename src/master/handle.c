@@ -1,10 +1,6 @@
 /*
- * The one door: from an RPC number or from bytes to a method, with its counters.
- *
- * Which release a peer speaks matters for the answer of a few RPCs whose arguments look the same in
- * all (GetReplicaList). Its other calls tell; what they told is kept by connection, and by host for
- * its next connection, in a small table of hints. A peer that never told is taken for the newest
- * release.
+ * The one door: from an RPC number or from bytes to a method, with its counters. Which release's
+ * schema an answer has is the business of dialect.h.
  */
 #include "master/rpc_methods.h"
 
@@ -122,35 +118,6 @@ void mc_master_handle(struct mc_master *m, enum mc_master_rpc rpc, const void *a
  * -----------------------------------------------------------------------------------------------
  */
 
-/* Slots of the peer's connection and of its host. */
-static void peer_slots(const char *peer, unsigned slots[2]) {
-    const char *colon = peer ? strrchr(peer, ':') : NULL;
-    size_t host_len = colon ? (size_t)(colon - peer) : 0;
-    slots[0] = (unsigned)(mc_hash64(peer ? peer : "", peer ? strlen(peer) : 0, 0) % MC_PEER_SLOTS);
-    slots[1] = (unsigned)(mc_hash64(peer ? peer : "", host_len, 1) % MC_PEER_SLOTS);
-}
-
-static unsigned answer_version(struct mc_master *m, const struct mc_rpc_desc *desc,
-                               const char *peer, unsigned args_version) {
-    if (desc->version_count < 2) {
-        return 0;
-    }
-    unsigned slots[2];
-    peer_slots(peer, slots);
-    if (mc_master_rpc_args_tell_version(desc)) {
-        atomic_store_explicit(&m->peer_version[slots[0]], (uint8_t)(1 + args_version),
-                              memory_order_relaxed);
-        atomic_store_explicit(&m->peer_version[slots[1]], (uint8_t)(1 + args_version),
-                              memory_order_relaxed);
-        return args_version;
-    }
-    uint8_t told = atomic_load_explicit(&m->peer_version[slots[0]], memory_order_relaxed);
-    if (!told) {
-        told = atomic_load_explicit(&m->peer_version[slots[1]], memory_order_relaxed);
-    }
-    return told ? told - 1u : 0;
-}
-
 void mc_master_serve(void *master, const struct mc_rpc_request *request,
                      struct mc_rpc_reply *reply) {
     struct mc_master *m = master;
@@ -166,7 +133,11 @@ void mc_master_serve(void *master, const struct mc_rpc_request *request,
         reply->errc = MC_RPC_INVALID_ARGUMENTS;
         return;
     }
-    version = answer_version(m, desc, request->peer, version);
+    version = mc_dialects_resolve(m->dialects, request, desc, args, version);
     mc_master_handle(m, mc_master_rpc_index(desc), args, request->arena, ret);
     mc_master_rpc_encode_ret(desc, version, ret, reply->body);
+}
+
+void mc_master_closed(void *master, const uint64_t *peer_words, const char *peer) {
+    mc_dialects_closed(((struct mc_master *)master)->dialects, peer_words, peer);
 }

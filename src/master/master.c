@@ -67,6 +67,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     atomic_init(&m->next_replica_id, 1);
     pthread_rwlock_init(&m->segments_lock, NULL);
     mc_list_init(&m->discarded);
+    m->dialects = mc_dialects_create(clock);
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_init(&m->shards[i], &m->pages);
@@ -97,6 +98,7 @@ void mc_master_destroy(struct mc_master *m) {
     mc_segment_table_destroy(m);
     mc_clients_destroy(m);
     mc_page_pool_free(&m->pages);
+    mc_dialects_destroy(m->dialects);
     pthread_rwlock_destroy(&m->segments_lock);
     free((char *)m->config.root_fs_dir);
     free(m);

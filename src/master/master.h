@@ -63,6 +63,8 @@ void mc_master_handle(struct mc_master *m, enum mc_master_rpc rpc, const void *a
 /* The same from bytes to bytes: an mc_rpc_handler (ctx = struct mc_master *). */
 void mc_master_serve(void *master, const struct mc_rpc_request *request,
                      struct mc_rpc_reply *reply);
+/* Its companion, mc_rpc_server_config.closed: how a peer hangs up tells which release it speaks (dialect.h). */
+void mc_master_closed(void *master, const uint64_t *peer_words, const char *peer);
 
 /* Eviction, lease and client expiry, discarded puts, graceful unmounts. Call about every 10 ms;
  * returns after a bounded amount of work. */

@@ -129,6 +129,7 @@ static enum mc_status start_rpc(struct mc_master_service *s) {
                                        .idle_timeout_ms = s->config.rpc_idle_timeout_ms,
                                        .no_delay = s->config.rpc_no_delay,
                                        .handler = mc_master_serve,
+                                       .closed = mc_master_closed,
                                        .ctx = s->core,
                                        .metrics = s->metrics};
     MC_TRY(mc_rpc_server_start(&rpc, &s->rpc, &s->rpc_port));

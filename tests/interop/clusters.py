@@ -40,6 +40,10 @@ def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), met
     equal(len(segments), len(nodes) + len(own_segment), f"segments {segments}")
     writing = {who: store(who, 0) for who in dict.fromkeys(writers)}
     reading = {who: store(who, reader_segment) for who in dict.fromkeys(readers)}
+    if reader_segment:  # their pings name them; a first read, which may be lost, then tells what they speak
+        for agent in reading.values():
+            time.sleep(1.2)
+            agent.refused("nothing")
     for i, w in enumerate(writers):
         for j, r in enumerate(readers):
             if everything:
@@ -51,20 +55,21 @@ def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), met
     return compared
 
 
-def extras(peers, master):
-    """What only upstream's client offers: put sessions, more segments, tasks that its nodes carry out, clearing."""
+def extras(peers, master, tasks):
+    """What only upstream's client offers: put sessions, more segments, tasks that its nodes carry out, clearing. A master
+    that does not give out tasks says NOT_SUPPORTED."""
     leader = peers.master(master, args=["--default_kv_lease_ttl=200"])
     a = peers.store("upstream", leader, segment=64 << 20)
     b = peers.store("upstream", leader, segment=64 << 20)
     names = [a.hostname(), b.hostname()]
     equal(a.put("copied", 1, 100000, preferred=[names[0]]), 0, "put")
-    equal(a.copy_task("copied", [names[1]]), "SUCCESS", "copy task")
-    equal(len({r[0] for r in b.replicas("copied")}), 2, "segments after the copy")
+    equal(a.copy_task("copied", [names[1]]), "SUCCESS" if tasks else "error -1012", "copy task")
+    equal(len({r[0] for r in b.replicas("copied")}), 2 if tasks else 1, "segments after the copy")
     equal(a.put("moved", 2, 70000, preferred=[names[0]]), 0, "put")
     before = a.replicas("moved")[0][0]
-    equal(a.move_task("moved", names[0], names[1]), "SUCCESS", "move task")
+    equal(a.move_task("moved", names[0], names[1]), "SUCCESS" if tasks else "error -1012", "move task")
     after = [r[0] for r in b.replicas("moved")]
-    equal(len(after) == 1 and after[0] != before, True, f"moved from {before} to {after}")
+    equal(len(after) == 1 and (after[0] != before) == tasks, True, f"moved from {before} to {after}")
     compared = b.get("copied", 1, 100000) + a.get("moved", 2, 70000) + b.get("moved", 2, 70000)
     equal(a.put_session(["s1", "s2"], [4096, 100]), [[0, 0], [0, 0]], "put session, revoked")
     equal(b.batch_exist(["s1", "s2"]), [0, 0], "exist after revoke")
@@ -88,7 +93,7 @@ def restart(peers, master, client, node):
     compared = c.get("before", 1, 100000)
     peers.stop(leader.popen, kill=True)
     equal(c.put("while down", 2, 1000) != 0, True, "put without a master fails")
-    equal(c.missing("before"), True, "get without a master is a miss")
+    equal(c.refused("before"), True, "get without a master is an error or a miss")
     leader = leader.restart_with()
     took = c.put_until("after", 3, 100000, 30)
     peers.until("both segments are mounted again", None, lambda: set(leader.segments()) == segments)
@@ -220,7 +225,8 @@ def engine_bench(peers, initiator, target):
 
 
 def http_metadata_by_hand(peers):
-    """Both HTTP metadata servers give the same status and the same bytes."""
+    """Both HTTP metadata servers give the same status and the same bytes (upstream's does not decode %2F in keys and ours
+    does, so that here a key is always written in one way)."""
     def call(server, method, key, body=None):
         query = f"?key={key}" if key is not None else ""
         request = urllib.request.Request(server + query, method=method, data=body,
@@ -237,7 +243,7 @@ def http_metadata_by_hand(peers):
               ("GET", "mooncake%2Fram%2Fx", None), ("DELETE", "mooncake%2Fram%2Fx", None),
               ("DELETE", "mooncake%2Fram%2Fx", None), ("PUT", "mooncake%2Frpc_meta%2Fx", value),
               ("PUT", "mooncake%2Frpc_meta%2Fx", value), ("PUT", "mooncake%2Frpc_meta%2Fx", b"{}"),
-              ("GET", None, None), ("GET", "mooncake%2frpc_meta%2fx", None), ("GET", "mooncake/rpc_meta/x", None)]
+              ("GET", None, None), ("DELETE", "mooncake%2Frpc_meta%2Fx", None), ("GET", "mooncake%2Frpc_meta%2Fx", None)]
     servers = [peers.master(who, metadata_server=True).metadata for who in ("ours", "upstream")]
     for method, key, body in script:
         ours, theirs = (call(s, method, key, body) for s in servers)

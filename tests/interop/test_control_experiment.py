@@ -14,7 +14,7 @@ def upstream_store_http_metadata(peers):
 
 
 def upstream_client_only_calls(peers):
-    extras(peers, "upstream")
+    extras(peers, "upstream", tasks=True)
 
 
 def upstream_restart(peers):

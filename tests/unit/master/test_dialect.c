@@ -224,6 +224,10 @@ static void requests_without_a_literal_are_ours(void **state) {
     struct connection ours2 = {.peer = "10.0.0.1:3"};
     assert_int_equal(get_ours(f, &ours2), 0);
     assert_int_equal(get(f, &old), 1);
+    struct connection unnamed = {.peer = "10.0.0.3:1"}; /* an old build without literals */
+    struct mw_a_put_start args = {.client = {3, 3}, .key = MC_STR("k"), .length = 1};
+    assert_int_equal(ask(f, &unnamed, MC_RPC_PutStart, 1, &args, false), 1);
+    assert_int_equal(get_ours(f, &unnamed), 1);
 }
 
 static void a_full_book_forgets_and_goes_on(void **state) {
