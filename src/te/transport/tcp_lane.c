@@ -15,7 +15,7 @@
 #include "base/log.h"
 
 #define BACKOFF_FIRST_NS  (10 * MC_MS)
-#define BACKOFF_DOUBLINGS 7 /* 1.28 s */
+#define BACKOFF_DOUBLINGS 3 /* up to 80 ms: a dead peer is found out soon, and not besieged */
 #define EVENTS_ALWAYS     (EPOLLRDHUP | EPOLLET)
 #define EVENTS_BROKEN     (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
 
@@ -152,6 +152,18 @@ void tcp_lane_post(struct tcp_lane *lane, struct mc_slice_op **slices, size_t co
 /* ---- failing
  * --------------------------------------------------------------------------------------------- */
 
+/* A connection came to nothing: the next attempts wait. Several lanes that meet the same refusal
+ * count once. */
+static void note_refusal(struct tcp_peer *peer) {
+    uint64_t now = mc_now_ns(mc_clock_system());
+    if (now < atomic_load_explicit(&peer->retry_at_ns, memory_order_relaxed)) {
+        return;
+    }
+    uint32_t refusals = atomic_fetch_add_explicit(&peer->refusals, 1, memory_order_relaxed);
+    uint64_t pause = BACKOFF_FIRST_NS << mc_min_u64(refusals, BACKOFF_DOUBLINGS);
+    atomic_store_explicit(&peer->retry_at_ns, now + pause, memory_order_relaxed);
+}
+
 void tcp_lane_fail_locked(struct tcp_lane *lane, enum mc_status status, bool retryable) {
     struct tcp_peer *peer = lane->peer;
     if (lane->state == TCP_LANE_IDLE || lane->state >= TCP_LANE_FAILING) {
@@ -162,10 +174,7 @@ void tcp_lane_fail_locked(struct tcp_lane *lane, enum mc_status status, bool ret
     lane->failure = status;
     lane->failure_retryable = retryable;
     if (!lane->answered) {
-        uint32_t refusals = atomic_fetch_add_explicit(&peer->refusals, 1, memory_order_relaxed);
-        uint64_t pause = BACKOFF_FIRST_NS << mc_min_u64(refusals, BACKOFF_DOUBLINGS);
-        atomic_store_explicit(&peer->retry_at_ns, mc_now_ns(mc_clock_system()) + pause,
-                              memory_order_relaxed);
+        note_refusal(peer);
     }
     if (lane->stream.fd >= 0) {
         shutdown(lane->stream.fd, SHUT_RDWR); /* whoever polls it wakes up */
