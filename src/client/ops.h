@@ -78,6 +78,7 @@ MC_MUST_USE enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
 struct mc_ops_view {
     const void *data;
     size_t length;
+    uint64_t renew_at_ns; /* when its lease wants mc_ops_view_renew */
     struct mc_view_record *record;
 };
 /* MC_REPLICA_NOT_IN_LOCAL_MEMORY when no replica can be mapped. */

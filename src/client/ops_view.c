@@ -113,7 +113,10 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
         record_destroy(record);
         return MC_LEASE_EXPIRED;
     }
-    *view = (struct mc_ops_view){.data = data, .length = replica->memory.size, .record = record};
+    *view = (struct mc_ops_view){.data = data,
+                                 .length = replica->memory.size,
+                                 .renew_at_ns = record->renew_at_ns,
+                                 .record = record};
     pthread_mutex_lock(&ops->lock);
     mc_list_push_back(&ops->views, &record->link);
     ops->view_count++;

@@ -167,7 +167,7 @@ MC_PUBLIC enum mc_status mc_store_view(struct mc_store *s, const char *key,
     MC_TRY(mc_ops_view_open(s->ops, key, &opened));
     *view = (struct mc_store_view){
         .data = opened.data, .length = opened.length, .internal = opened.record};
-    mc_store_wake(s);
+    mc_store_view_due(s, opened.renew_at_ns);
     return MC_OK;
 }
 

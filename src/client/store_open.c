@@ -221,33 +221,45 @@ static void beat(struct mc_store *store) {
     }
 }
 
+/* Sleeps until `until_ns`, or the earlier moment that a new view asks for; false when the store is
+ * closing. */
+static bool heartbeat_sleep(struct mc_store *store, uint64_t until_ns) {
+    pthread_mutex_lock(&store->lock);
+    while (!store->stopping) {
+        uint64_t until = mc_min_u64(until_ns, store->view_due_ns);
+        struct timespec wait = {(time_t)(until / MC_SEC), (long)(until % MC_SEC)};
+        if (until <= mc_now_ns(mc_clock_system())) {
+            break;
+        }
+        store->wake_at_ns = until;
+        pthread_cond_timedwait(&store->wake, &store->lock, &wait);
+    }
+    store->wake_at_ns = 0;
+    store->view_due_ns = MC_NO_DEADLINE;
+    bool going_on = !store->stopping;
+    pthread_mutex_unlock(&store->lock);
+    return going_on;
+}
+
 static void *heartbeat_main(void *arg) {
     struct mc_store *store = arg;
     const struct mc_clock *clock = mc_clock_system();
     uint64_t ping_at = mc_now_ns(clock) + PING_PERIOD_NS; /* opening has just asked the master */
-    for (;;) {
+    do {
         if (mc_now_ns(clock) >= ping_at) {
             beat(store);
             ping_at = mc_now_ns(clock) + PING_PERIOD_NS;
         }
-        uint64_t until = mc_min_u64(ping_at, mc_ops_view_renew(store->ops));
-        struct timespec wait = {(time_t)(until / MC_SEC), (long)(until % MC_SEC)};
-        pthread_mutex_lock(&store->lock);
-        store->wake_at_ns = until;
-        if (!store->stopping && until > mc_now_ns(clock)) {
-            pthread_cond_timedwait(&store->wake, &store->lock, &wait);
-        }
-        bool stopping = store->stopping;
-        pthread_mutex_unlock(&store->lock);
-        if (stopping) {
-            return NULL;
-        }
-    }
+    } while (heartbeat_sleep(store, mc_min_u64(ping_at, mc_ops_view_renew(store->ops))));
+    return NULL;
 }
 
-void mc_store_wake(struct mc_store *store) {
+void mc_store_view_due(struct mc_store *store, uint64_t due_ns) {
     pthread_mutex_lock(&store->lock);
-    pthread_cond_signal(&store->wake);
+    store->view_due_ns = mc_min_u64(store->view_due_ns, due_ns);
+    if (due_ns < store->wake_at_ns) {
+        pthread_cond_signal(&store->wake);
+    }
     pthread_mutex_unlock(&store->lock);
 }
 
@@ -346,6 +358,7 @@ static void create_ops(struct mc_store *store, const struct mc_store_options *o)
 static struct mc_store *store_create(const struct mc_store_options *o) {
     struct mc_store *store = mc_zalloc(sizeof(*store));
     store->name_fd = -1;
+    store->view_due_ns = MC_NO_DEADLINE;
     store->metrics = mc_metrics_create();
     snprintf(store->protocol, sizeof(store->protocol), "%s", o->protocol);
     mc_rng_seed_system(&store->rng);

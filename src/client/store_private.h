@@ -47,12 +47,14 @@ struct mc_store {
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t wake;
     bool stopping;
-    uint64_t wake_at_ns; /* when the heartbeat means to wake up */
+    uint64_t wake_at_ns;  /* when the heartbeat means to wake up; 0 = it is awake */
+    uint64_t view_due_ns; /* of views opened since it last looked */
 
     _Atomic bool healthy; /* the last ping was answered */
 };
 
-/* Called after a view was opened: its lease may need the heartbeat earlier than planned. */
-void mc_store_wake(struct mc_store *store);
+/* A view was opened whose lease wants to be renewed at `due_ns`: earlier than the heartbeat had
+ * planned? */
+void mc_store_view_due(struct mc_store *store, uint64_t due_ns);
 
 #endif
