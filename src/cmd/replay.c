@@ -202,6 +202,8 @@ static void account_get(struct worker *w, const struct mc_trace_request *request
             return;
         }
         result->mismatches++;
+    } else if (status == MC_LEASE_EXPIRED) { /* the bytes may be another object's by now */
+        result->leases_expired++;
     } else if (status != MC_OBJECT_NOT_FOUND && status != MC_REPLICA_IS_NOT_READY) {
         count_error(result, status);
     }
@@ -444,6 +446,7 @@ static void add_result(struct mc_replay_result *to, const struct mc_replay_resul
     to->gets += from->gets;
     to->puts += from->puts;
     to->puts_refused += from->puts_refused;
+    to->leases_expired += from->leases_expired;
     to->verified_bytes += from->verified_bytes;
     to->mismatches += from->mismatches;
     to->first_error = to->errors == 0 ? from->first_error : to->first_error;

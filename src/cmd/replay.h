@@ -63,9 +63,10 @@ struct mc_replay_result {
     bool stopped_early;
     uint64_t requests;
     struct mc_replay_bin total;
-    uint64_t gets;         /* blocks read, each verified */
-    uint64_t puts;         /* blocks written */
-    uint64_t puts_refused; /* the cluster had no room for the block */
+    uint64_t gets;           /* blocks read, each verified */
+    uint64_t puts;           /* blocks written */
+    uint64_t puts_refused;   /* the cluster had no room for the block */
+    uint64_t leases_expired; /* blocks whose read took longer than the lease: misses, put again */
     uint64_t verified_bytes;
     uint64_t mismatches; /* blocks read whose bytes were wrong */
     uint64_t errors;     /* blocks whose get or put failed otherwise */

@@ -65,6 +65,7 @@ void mc_replay_report_json(const struct mc_replay_report *report, struct mc_buf 
     set_u64(object, "gets", r->gets);
     set_u64(object, "puts", r->puts);
     set_u64(object, "puts_refused", r->puts_refused);
+    set_u64(object, "leases_expired", r->leases_expired);
     set_u64(object, "verified_bytes", r->verified_bytes);
     set_u64(object, "mismatches", r->mismatches);
     set_u64(object, "errors", r->errors);
@@ -140,7 +141,12 @@ void mc_replay_report_text(const struct mc_replay_report *report, struct mc_buf 
     mc_format_size(out, r->read_bytes);
     mc_buf_puts(out, "; every byte verified: ");
     mc_format_size(out, r->verified_bytes);
-    mc_buf_printf(out, " right, %llu blocks wrong\n", (unsigned long long)r->mismatches);
+    mc_buf_printf(out, " right, %llu blocks wrong", (unsigned long long)r->mismatches);
+    if (r->leases_expired > 0) {
+        mc_buf_printf(out, ", %llu leases ended before the read did",
+                      (unsigned long long)r->leases_expired);
+    }
+    mc_buf_putc(out, '\n');
     mc_buf_printf(out, "  puts           %llu blocks, ", (unsigned long long)r->puts);
     mc_format_size(out, r->written_bytes);
     mc_buf_printf(out, "; %llu refused for lack of room\n", (unsigned long long)r->puts_refused);

@@ -61,7 +61,7 @@ def sessions_on_a_given_cluster(closing, scratch):
 
 
 def too_little_room(closing, scratch):
-    master = Master(BIN, "--default_kv_lease_ttl=20")
+    master = Master(BIN, "--default_kv_lease_ttl=500")
     closing.append(master)
     closing.append(Node(BIN, master, "32MB"))
     got = replay(scratch, CONVERSATION, "--requests=1500", f"--master={master.rpc}", f"--admin={master.admin}",

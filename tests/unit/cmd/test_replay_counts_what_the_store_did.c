@@ -13,6 +13,12 @@
 
 /* ---- the store: a table of keys, with faults to order ---------------------------------------- */
 
+#ifdef MC_SANITIZE /* slower by a factor of ten */
+#define REQUESTS 300
+#else
+#define REQUESTS 1500
+#endif
+#define BLOCK 96 /* bytes: more than one step of the contents */
 #define SLOTS (1u << 20)
 
 struct mc_store {
@@ -96,8 +102,8 @@ static void run_setup(struct run *run, const char *path, size_t requests) {
     run->config = (struct mc_replay_config){.trace = &run->trace,
                                             .store = &run->store,
                                             .key_prefix = "t/",
-                                            .block_bytes = 256,
-                                            .batch_bytes = 256 * 7,
+                                            .block_bytes = BLOCK,
+                                            .batch_bytes = BLOCK * 7,
                                             .concurrency = 1};
 }
 
@@ -111,18 +117,18 @@ static void run_teardown(struct run *run) {
 static void test_room_for_everything_gives_the_bound(void **state) {
     for (unsigned threads = 1; threads <= 16; threads *= 4) {
         struct run run;
-        run_setup(&run, "data/traces/conversation_trace.jsonl.gz", 3000);
+        run_setup(&run, "data/traces/conversation_trace.jsonl.gz", REQUESTS);
         run.config.concurrency = threads;
         struct mc_trace_bound bound = mc_trace_infinite_cache(&run.trace);
         assert_true(bound.hit_blocks > 0);
         assert_ok(mc_replay_run(&run.config, &run.result));
-        assert_int_equal(run.result.requests, 3000);
+        assert_int_equal(run.result.requests, REQUESTS);
         assert_int_equal(run.result.total.blocks, run.trace.block_count);
         assert_int_equal(run.result.total.hit_blocks, bound.hit_blocks);
         assert_int_equal(run.result.total.hit_tokens, bound.hit_tokens);
         assert_int_equal(run.result.gets, bound.hit_blocks);
         assert_int_equal(run.result.puts, run.trace.block_count - bound.hit_blocks);
-        assert_int_equal(run.result.verified_bytes, bound.hit_blocks * 256);
+        assert_int_equal(run.result.verified_bytes, bound.hit_blocks * BLOCK);
         assert_int_equal(run.result.mismatches, 0);
         assert_int_equal(run.result.errors, 0);
         assert_false(run.result.stopped_early);
@@ -159,6 +165,18 @@ static void test_refusals_and_errors_are_told_apart(void **state) {
     assert_int_equal(run.result.errors, 2 * run.trace.block_count);
     assert_int_equal(run.result.first_error, MC_TRANSFER_FAIL);
     assert_int_equal(run.result.puts, 0);
+    run_teardown(&run);
+}
+
+static void test_an_expired_lease_is_a_miss(void **state) {
+    struct run run;
+    run_setup(&run, "data/traces/conversation_trace.jsonl.gz", 100);
+    run.store.fail_get = MC_LEASE_EXPIRED;
+    assert_ok(mc_replay_run(&run.config, &run.result));
+    assert_int_equal(run.result.leases_expired, run.trace.block_count);
+    assert_int_equal(run.result.errors, 0);
+    assert_int_equal(run.result.total.hit_blocks, 0);
+    assert_int_equal(run.result.puts, run.trace.block_count);
     run_teardown(&run);
 }
 
@@ -203,7 +221,7 @@ static void test_the_reports_hold_the_numbers(void **state) {
                                       .result = &run.result,
                                       .bound = mc_trace_infinite_cache(&run.trace),
                                       .model = "",
-                                      .block_bytes = 256,
+                                      .block_bytes = BLOCK,
                                       .concurrency = 1,
                                       .cluster = "a <test> cluster"};
     struct mc_buf json = {0}, text = {0}, html = {0};
@@ -214,7 +232,7 @@ static void test_the_reports_hold_the_numbers(void **state) {
     assert_int_equal(json_integer_value(json_object_get(object, "gets")), run.result.gets);
     assert_int_equal(json_integer_value(json_object_get(object, "puts")), run.result.puts);
     assert_int_equal(json_integer_value(json_object_get(object, "verified_bytes")),
-                     run.result.gets * 256);
+                     run.result.gets * BLOCK);
     assert_int_equal(json_integer_value(json_object_get(object, "mismatches")), 0);
     assert_int_equal(json_integer_value(json_object_get(object, "errors")), 0);
     assert_int_equal(json_integer_value(json_object_get(object, "evicted_blocks")), calls - 1);
@@ -261,6 +279,7 @@ int main(void) {
         cmocka_unit_test(test_room_for_everything_gives_the_bound),
         cmocka_unit_test(test_wrong_bytes_are_mismatches_and_no_hits),
         cmocka_unit_test(test_refusals_and_errors_are_told_apart),
+        cmocka_unit_test(test_an_expired_lease_is_a_miss),
         cmocka_unit_test(test_speed_keeps_the_time_of_the_trace),
         cmocka_unit_test(test_stop_ends_the_run_and_says_so),
         cmocka_unit_test(test_the_reports_hold_the_numbers),
