@@ -221,6 +221,7 @@ struct mc_master {
     struct mc_list discarded;
 
     _Atomic bool need_eviction; /* a put found no room */
+    _Atomic uint64_t probes_lease_from_ms; /* until then memory is short: see evict.c */
     _Atomic uint32_t sweep_left;
     uint32_t sweep_next; /* tick only */
     uint32_t expire_next;

@@ -9,6 +9,11 @@
  * when the others gave less than the lower bound. A group goes as a whole or, when any member is
  * leased, not at all.
  *
+ * Leases can pin everything. Those of reads are necessary, but a scheduler that only asks whether
+ * objects exist would keep a full cache full for ever. So while memory is short (fuller than the
+ * high watermark, or a put found no room less than a lease ago) such a question grants no lease,
+ * and after at most one lease time everything that nobody reads can be evicted.
+ *
  * One tick does a bounded amount; a cycle goes on in the next one.
  */
 #include "master/core.h"
@@ -18,6 +23,7 @@
 #define VICTIMS_PER_TICK      8192u
 #define GROUP_MEMBERS_AT_ONCE 1024u
 #define HEADS_MAX             (2 * MC_SHARDS)
+#define SHORTAGE_MS           100u /* longer than from one tick to the next */
 
 struct head {
     uint64_t lease_until_ms;
@@ -172,6 +178,14 @@ static bool run_pass(struct cycle *c) {
     return true;
 }
 
+static void memory_is_short(struct mc_call *call, uint64_t for_ms) {
+    _Atomic uint64_t *from = &call->m->probes_lease_from_ms;
+    uint64_t until = call->now_ms + for_ms;
+    if (until > atomic_load_explicit(from, memory_order_relaxed)) { /* only the tick writes it */
+        atomic_store_explicit(from, until, memory_order_relaxed);
+    }
+}
+
 /* Decides whether a cycle starts, and how much it wants. */
 static bool cycle_starts(struct mc_call *call) {
     struct mc_master *m = call->m;
@@ -186,6 +200,7 @@ static bool cycle_starts(struct mc_call *call) {
     if (over <= 0 && !(asked && ratio > 0)) {
         return false;
     }
+    memory_is_short(call, asked ? m->config.default_kv_lease_ttl_ms : SHORTAGE_MS);
     double target = fmax(ratio, over + ratio);
     double least = fmax(target * 0.5, over);
     double keys = (double)mc_key_count(m);

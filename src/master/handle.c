@@ -141,3 +141,14 @@ void mc_master_serve(void *master, const struct mc_rpc_request *request,
 void mc_master_closed(void *master, const uint64_t *peer_words, const char *peer) {
     mc_dialects_closed(((struct mc_master *)master)->dialects, peer_words, peer);
 }
+
+bool mc_master_serves_slowly(void *master, uint32_t function_id) {
+    static const enum mc_master_rpc slow[] = {MC_RPC_GetReplicaListByRegex, MC_RPC_RemoveByRegex,
+                                              MC_RPC_RemoveAll};
+    for (size_t i = 0; i < MC_ARRAY_LEN(slow); i++) {
+        if (mc_master_rpc_table()[slow[i]].function_id == function_id) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,5 +1,6 @@
 /*
- * Look-ups: exist, replica list, by regular expression; each grants a read lease, peek does not.
+ * Look-ups: exist, replica list, by regular expression; each grants a read lease, peek does not,
+ * and exist only while there is room (see evict.c).
  */
 #include "master/core.h"
 
@@ -9,7 +10,8 @@ bool mc_exists(struct mc_call *call, const struct mc_key *key) {
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_object_find(m, shard, key);
     bool readable = o && mc_object_readable(m, o);
-    if (readable) {
+    if (readable &&
+        call->now_ms >= atomic_load_explicit(&m->probes_lease_from_ms, memory_order_relaxed)) {
         (void)mc_lease_grant(call, shard, o);
     }
     mc_lock_release(&shard->lock);

@@ -3,9 +3,10 @@
  *
  * Upstream takes ECMAScript expressions and searches (finds anywhere in the key). PCRE2 in byte
  * mode with ECMAScript's readings of \u, of references to unset groups and of $ stands for it. A
- * pattern comes from a stranger: its length and the work of one match are bounded, and a pattern
- * that hits the bound is refused as a whole, before anything was changed. Keys are copied out shard
- * by shard and matched without a lock, so a slow pattern delays nobody but its caller.
+ * pattern comes from a stranger: its length, the work of one match and the time of the whole search
+ * are bounded, and a pattern that hits a bound is refused as a whole, before anything was changed.
+ * Keys are copied out shard by shard and matched without a lock, and the RPC runs aside, so a slow
+ * pattern delays only others of its kind.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -18,6 +19,8 @@
 #define MATCH_LIMIT       1000000u
 #define DEPTH_LIMIT       10000u
 #define HEAP_LIMIT_KIB    8192u
+#define SEARCH_LIMIT_MS   10000u /* of all keys together */
+#define KEYS_A_LOOK       64u    /* matched between two looks at the clock */
 
 struct regex {
     pcre2_code *code;
@@ -89,6 +92,11 @@ static enum mc_status search_shard(struct mc_call *call, struct mc_shard *shard,
     enum mc_status status = MC_OK;
     for (size_t i = 0; i < count && status == MC_OK; i++) {
         bool match = false;
+        if (i % KEYS_A_LOOK == 0 && mc_now_ms(call->m->clock) >= call->now_ms + SEARCH_LIMIT_MS) {
+            mc_warn_limited("regular expression given up after_ms=%u", SEARCH_LIMIT_MS);
+            status = MC_INVALID_PARAMS;
+            break;
+        }
         status = regex_search(re, keys[i].user, &match);
         if (match && found->count == found->cap) {
             found->cap = found->cap ? found->cap * 2 : 64;

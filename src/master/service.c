@@ -130,6 +130,7 @@ static enum mc_status start_rpc(struct mc_master_service *s) {
                                        .no_delay = s->config.rpc_no_delay,
                                        .handler = mc_master_serve,
                                        .closed = mc_master_closed,
+                                       .slow = mc_master_serves_slowly,
                                        .ctx = s->core,
                                        .metrics = s->metrics};
     MC_TRY(mc_rpc_server_start(&rpc, &s->rpc, &s->rpc_port));

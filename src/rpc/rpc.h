@@ -2,7 +2,7 @@
  * rpc: coro_rpc frames (yalantinglibs) over io, bodies by wire.
  *
  * The server has N reactors; a connection lives on one of them. A handler runs inline on the
- * reactor and must not block. Requests on a connection are answered in order, each with its
+ * reactor and must not block; requests that may take long run aside (`slow`). Requests on a connection are answered in order, each with its
  * sequence number, so clients may pipeline. Limits, and what happens at them: connections (a
  * further one is closed at once), body bytes (an error answer, then closed), bytes of answers
  * waiting on one connection (the server stops reading from a peer that does not read), time without
@@ -12,7 +12,7 @@
  * request and reads the answer on the calling thread, so that a round trip costs no thread switch.
  *
  * Counters: mc_rpc_connections, mc_rpc_connections_refused, mc_rpc_requests, mc_rpc_errors,
- * mc_rpc_bad_frames, mc_rpc_received_bytes, mc_rpc_sent_bytes.
+ * mc_rpc_slow_requests, mc_rpc_bad_frames, mc_rpc_received_bytes, mc_rpc_sent_bytes.
  */
 #ifndef MC_RPC_RPC_H
 #define MC_RPC_RPC_H
@@ -75,6 +75,9 @@ struct mc_rpc_server_config {
     bool no_delay; /* set it: without, the kernel may hold an answer back until the one before is
                       acknowledged */
     mc_rpc_handler handler;
+    /* True for requests that may take long: they run one after the other on a thread of their own,
+     * and only their connection waits. May be NULL. */
+    bool (*slow)(void *ctx, uint32_t function_id);
     /* A connection has closed, from whichever side; on its reactor thread. May be NULL. */
     void (*closed)(void *ctx, const uint64_t *peer_words, const char *peer);
     void *ctx;

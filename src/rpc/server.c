@@ -13,7 +13,12 @@
  * Closing at once with unread input would make the kernel send a reset, which can overtake the last
  * answer.
  *
- * Everything but the acceptor's counts belongs to the worker's thread.
+ * A request that its handler calls slow runs aside, on a thread that all workers share, so that it
+ * delays nobody but its own connection: that one handles and reads nothing until the answer is
+ * back, which keeps its answers in order. A connection that ends meanwhile is freed when the
+ * request is through. So at most one request a connection waits there.
+ *
+ * Everything but the acceptor's counts and what runs aside belongs to the worker's thread.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -40,6 +45,18 @@
 #define PEER_TEXT               96
 #define DEFAULT_MAX_CONNECTIONS 65536
 
+/* A request on its way to the thread aside and back. */
+struct aside {
+    struct mc_task there, back;
+    struct connection *connection;
+    struct mc_rpc_request request; /* of the payload behind this struct */
+    enum mc_rpc_errc errc;
+    uint32_t seq;
+    struct mc_arena arena;
+    struct mc_buf body, attachment;
+    char payload[];
+};
+
 struct connection {
     struct mc_reactor_fd watch;
     struct mc_stream stream;
@@ -53,6 +70,8 @@ struct connection {
     bool closing;
     bool input_ended; /* implies closing */
     bool shut;        /* the sending side is shut down */
+    bool gone;        /* closed, and freed when `aside` is back */
+    struct aside *aside;
     uint64_t peer_words[MC_RPC_PEER_WORDS];
     struct mc_task adopt;
     char peer[PEER_TEXT];
@@ -78,42 +97,12 @@ struct mc_rpc_server {
     struct mc_timer accept_again;
     unsigned worker_count;
     struct worker *workers;
+    struct mc_reactor *aside; /* runs slow requests; NULL when there are none */
     uint32_t text_hash;
     struct {
-        struct mc_metric connections, refused, requests, errors, bad_frames, received, sent;
+        struct mc_metric connections, refused, requests, slow, errors, bad_frames, received, sent;
     } metrics;
 };
-
-uint32_t mc_rpc_function_id(const char *qualified_name) {
-    return mc_wire_md5_id(qualified_name, strlen(qualified_name));
-}
-
-const char *mc_rpc_errc_text(unsigned errc) {
-    switch (errc) {
-    case MC_RPC_OK:
-        return "ok";
-    case MC_RPC_IO_ERROR:
-        return "io error";
-    case MC_RPC_NOT_CONNECTED:
-        return "not connected";
-    case MC_RPC_TIMED_OUT:
-        return "timed out";
-    case MC_RPC_INVALID_ARGUMENTS:
-        return "invalid rpc arg";
-    case MC_RPC_FUNCTION_THROWS:
-        return "the rpc function failed";
-    case MC_RPC_NOT_REGISTERED:
-        return "the rpc function not registered";
-    case MC_RPC_PROTOCOL_ERROR:
-        return "protocol error";
-    case MC_RPC_UNKNOWN_VERSION:
-        return "unknown protocol version";
-    case MC_RPC_MESSAGE_TOO_LARGE:
-        return "message too large";
-    default:
-        return "unknown rpc error";
-    }
-}
 
 static uint64_t now_ns(void) {
     return mc_now_ns(mc_clock_system());
@@ -121,20 +110,28 @@ static uint64_t now_ns(void) {
 
 /* ---- life of a connection -------------------------------------------------------------------- */
 
-static void connection_free(struct connection *c) {
+static void connection_forget(struct connection *c) {
     struct worker *w = c->worker;
     const struct mc_rpc_server_config *config = &w->server->config;
     if (config->closed != NULL) {
         config->closed(config->ctx, c->peer_words, c->peer);
     }
-    mc_reactor_remove(w->reactor, &c->watch);
-    c->stream.ops->close(&c->stream);
-    mc_list_del(&c->link);
     mc_buf_free(&c->in);
     mc_buf_free(&c->out);
     atomic_fetch_sub_explicit(&w->connections, 1, memory_order_relaxed);
     mc_metric_add(&w->server->metrics.connections, -1);
     free(c);
+}
+
+static void connection_free(struct connection *c) {
+    mc_reactor_remove(c->worker->reactor, &c->watch);
+    c->stream.ops->close(&c->stream);
+    mc_list_del(&c->link);
+    if (c->aside != NULL) {
+        c->gone = true;
+    } else {
+        connection_forget(c);
+    }
 }
 
 static void sign_of_life(struct connection *c) {
@@ -163,6 +160,10 @@ static void sweep_list(struct mc_list *list, uint64_t limit_ms, uint64_t now, bo
         struct connection *c = mc_container_of(list->next, struct connection, link);
         if (now - c->sign_of_life_ns < limit_ms * MC_MS) {
             break;
+        }
+        if (c->aside != NULL) { /* the silence is ours */
+            sign_of_life(c);
+            continue;
         }
         if (complain) {
             mc_debug("closing a silent connection: peer=%s idle_timeout_ms=%llu", c->peer,
@@ -290,6 +291,18 @@ static void buffer_reuse(struct mc_buf *buf) {
 
 /* ---- reading and handling -------------------------------------------------------------------- */
 
+/* On the thread aside. */
+static void aside_run(struct mc_task *task) {
+    struct aside *aside = mc_container_of(task, struct aside, there);
+    struct worker *w = aside->connection->worker;
+    struct mc_rpc_reply reply = {MC_RPC_OK, &aside->body, &aside->attachment};
+    w->server->config.handler(w->server->config.ctx, &aside->request, &reply);
+    aside->errc = reply.errc;
+    mc_reactor_post(w->reactor, &aside->back);
+}
+
+static void aside_back(struct mc_task *task); /* goes on with the connection */
+
 static void handle_frame(struct connection *c, const struct mc_rpc_request_header *header,
                          const char *payload) {
     struct worker *w = c->worker;
@@ -308,6 +321,34 @@ static void handle_frame(struct connection *c, const struct mc_rpc_request_heade
     buffer_reuse(&w->body);
     buffer_reuse(&w->attachment);
     w->requests++;
+}
+
+/* Copies the request and sends it on its way; true unless it is to be handled here. */
+static bool handle_aside(struct connection *c, const struct mc_rpc_request_header *header,
+                         const char *payload) {
+    const struct mc_rpc_server_config *config = &c->worker->server->config;
+    if (config->slow == NULL || !config->slow(config->ctx, header->function_id)) {
+        return false;
+    }
+    size_t len = (size_t)header->length + header->attach_length;
+    struct aside *aside = mc_alloc(sizeof(*aside) + len);
+    *aside = (struct aside){
+        .there.run = aside_run,
+        .back.run = aside_back,
+        .connection = c,
+        .request = {.function_id = header->function_id,
+                    .body = {aside->payload, header->length},
+                    .attachment = {aside->payload + header->length, header->attach_length},
+                    .arena = &aside->arena,
+                    .peer = c->peer,
+                    .peer_words = c->peer_words},
+        .seq = header->seq};
+    if (len > 0) {
+        memcpy(aside->payload, payload, len);
+    }
+    c->aside = aside;
+    mc_reactor_post(c->worker->server->aside, &aside->there);
+    return true;
 }
 
 static void refuse_too_large(struct connection *c, const struct mc_rpc_request_header *header) {
@@ -343,7 +384,8 @@ static enum mc_status handle_frames(struct connection *c, const char *bytes, siz
     struct mc_rpc_request_header header;
     *used = 0;
     *need = 0;
-    while (!c->closing && waiting_bytes(c) <= OUT_LIMIT && len - *used >= sizeof(header)) {
+    while (!c->closing && c->aside == NULL && waiting_bytes(c) <= OUT_LIMIT &&
+           len - *used >= sizeof(header)) {
         memcpy(&header, bytes + *used, sizeof(header));
         if (!header_valid(&header)) {
             refuse_bad_frame(c, &header);
@@ -358,7 +400,9 @@ static enum mc_status handle_frames(struct connection *c, const char *bytes, siz
             *need = sizeof(header) + (size_t)payload;
             break;
         }
-        handle_frame(c, &header, bytes + *used + sizeof(header));
+        if (!handle_aside(c, &header, bytes + *used + sizeof(header))) {
+            handle_frame(c, &header, bytes + *used + sizeof(header));
+        }
         *used += sizeof(header) + (size_t)payload;
         if (w->out.len >= OUT_FLUSH) {
             MC_TRY(flush(c));
@@ -437,7 +481,8 @@ static enum mc_status process(struct connection *c, const char *bytes, size_t le
         bytes = c->in.data;
         len = c->in.len;
         /* When this write made room, no event will come for the requests that are here already. */
-    } while (held_back && waiting_bytes(c) <= OUT_LIMIT && !c->closing && len > 0);
+    } while (held_back && waiting_bytes(c) <= OUT_LIMIT && !c->closing && c->aside == NULL &&
+             len > 0);
     return MC_OK;
 }
 
@@ -468,7 +513,7 @@ static enum mc_status connection_ready(struct connection *c, uint32_t events) {
     if (c->closing) {
         return readable ? throw_away_input(c) : MC_OK;
     }
-    if (waiting_bytes(c) > OUT_LIMIT) {
+    if (waiting_bytes(c) > OUT_LIMIT || c->aside != NULL) {
         return events & (EPOLLHUP | EPOLLERR) ? MC_ERR_CLOSED : MC_OK;
     }
     char *bytes = c->in.data;
@@ -482,18 +527,42 @@ static enum mc_status connection_ready(struct connection *c, uint32_t events) {
     return len > 0 ? process(c, bytes, len) : MC_OK;
 }
 
-static void on_ready(struct mc_reactor_fd *watch, uint32_t events) {
-    struct connection *c = mc_container_of(watch, struct connection, watch);
+static void end_turn(struct connection *c, enum mc_status status) {
     struct worker *w = c->worker;
-    enum mc_status status = connection_ready(c, events);
     buffer_reuse(&w->out);
     if (status != MC_OK) {
         connection_free(c);
         return;
     }
-    bool read_on = !c->input_ended && (c->closing || waiting_bytes(c) <= OUT_LIMIT);
+    bool read_on =
+        !c->input_ended && c->aside == NULL && (c->closing || waiting_bytes(c) <= OUT_LIMIT);
     uint32_t want = (read_on ? EPOLLIN : 0) | (waiting_bytes(c) > 0 ? EPOLLOUT : 0);
     mc_reactor_modify(w->reactor, &c->watch, want);
+}
+
+static void on_ready(struct mc_reactor_fd *watch, uint32_t events) {
+    struct connection *c = mc_container_of(watch, struct connection, watch);
+    end_turn(c, connection_ready(c, events));
+}
+
+/* The answer of a request that ran aside; then the requests that came meanwhile. */
+static void aside_back(struct mc_task *task) {
+    struct aside *aside = mc_container_of(task, struct aside, back);
+    struct connection *c = aside->connection;
+    c->aside = NULL;
+    if (c->gone) {
+        connection_forget(c);
+    } else {
+        struct mc_rpc_reply reply = {aside->errc, &aside->body, &aside->attachment};
+        append_answer(c, aside->seq, &reply);
+        c->worker->requests++;
+        mc_metric_add(&c->worker->server->metrics.slow, 1);
+        end_turn(c, process(c, c->in.data, c->in.len));
+    }
+    mc_arena_free(&aside->arena);
+    mc_buf_free(&aside->body);
+    mc_buf_free(&aside->attachment);
+    free(aside);
 }
 
 /* ---- accepting ------------------------------------------------------------------------------- */
@@ -600,6 +669,8 @@ static void register_metrics(struct mc_rpc_server *s) {
         {MC_METRIC_COUNTER, "mc_rpc_connections_refused", "connections closed because of the limit",
          &s->metrics.refused},
         {MC_METRIC_COUNTER, "mc_rpc_requests", "requests answered", &s->metrics.requests},
+        {MC_METRIC_COUNTER, "mc_rpc_slow_requests", "of these, those that ran aside",
+         &s->metrics.slow},
         {MC_METRIC_COUNTER, "mc_rpc_errors", "answers with an RPC error", &s->metrics.errors},
         {MC_METRIC_COUNTER, "mc_rpc_bad_frames",
          "connections closed because of bytes that are no frame", &s->metrics.bad_frames},
@@ -638,7 +709,6 @@ static enum mc_status worker_start(struct mc_rpc_server *s, struct worker *w, un
 }
 
 static void worker_stop(struct worker *w) {
-    mc_reactor_call(w->reactor, worker_close_all, w);
     mc_reactor_destroy(w->reactor);
     mc_arena_free(&w->arena);
     mc_buf_free(&w->out);
@@ -679,6 +749,10 @@ static struct mc_rpc_server *server_new(const struct mc_rpc_server_config *confi
 }
 
 static void server_free(struct mc_rpc_server *s) {
+    for (unsigned i = 0; i < s->worker_count; i++) {
+        mc_reactor_call(s->workers[i].reactor, worker_close_all, &s->workers[i]);
+    }
+    mc_reactor_destroy(s->aside); /* what is there runs to its end and goes back */
     while (s->worker_count > 0) {
         worker_stop(&s->workers[--s->worker_count]);
     }
@@ -708,6 +782,10 @@ enum mc_status mc_rpc_server_start(const struct mc_rpc_server_config *config,
             goto fail_start;
         }
         s->worker_count++;
+    }
+    status = config->slow != NULL ? mc_reactor_create("mc-rpc-aside", &s->aside) : MC_OK;
+    if (status != MC_OK) {
+        goto fail_start;
     }
     struct listen_call call = {s, MC_OK};
     mc_reactor_call(s->workers[0].reactor, start_listening, &call);

@@ -1,6 +1,7 @@
 /*
- * The installed programs, for C tests that talk to them as a stranger would: a master or a node started from the build
- * folder on ports that the kernel chose, what /proc says about it, and typed RPCs.
+ * The installed programs, for C tests that talk to them as a stranger would: a master or a node
+ * started from the build folder on ports that the kernel chose, what /proc says about it, and typed
+ * RPCs.
  */
 #ifndef MC_TESTS_LIVE_H
 #define MC_TESTS_LIVE_H
@@ -19,8 +20,9 @@ struct live {
     char name[300];                /* of a node: its segment */
 };
 
-/* `flags` is NULL-terminated, after those that make every port of the master ephemeral on 127.0.0.1. `open_files` 0 =
- * as in this process. Waits until it is ready; fails the test when it ends instead. */
+/* `flags` is NULL-terminated, after those that make every port of the master ephemeral on
+ * 127.0.0.1. `open_files` 0 = as in this process. Waits until it is ready; fails the test when it
+ * ends instead. */
 void live_master(struct live *m, const char *const *flags, unsigned open_files);
 /* `mooncake node` with `segment_bytes` ("64MB"). */
 void live_node(struct live *n, const struct live *master, const char *segment_bytes,
@@ -37,12 +39,13 @@ uint64_t live_cpu_ms(const struct live *p);
 
 /* A connected TCP socket, blocking. */
 int live_connect(uint16_t port);
-/* Reads until the end or an error; how many bytes came. False when it lasted more than `timeout_ms`. */
+/* Reads until the end or an error; how many bytes came. False when it lasted more than
+ * `timeout_ms`. */
 bool live_read_to_end(int fd, size_t *bytes, uint64_t timeout_ms);
 
 struct mc_rpc_client *live_client(const struct live *master);
-/* One RPC with arguments and answer of the newest schema; `arena` owns what the answer points to together with
- * `reply`, which the caller frees. */
+/* One RPC with arguments and answer of the newest schema; `arena` owns what the answer points to
+ * together with `reply`, which the caller frees. */
 MC_MUST_USE enum mc_status live_call(struct mc_rpc_client *client, enum mc_master_rpc rpc,
                                      const void *args, void *ret, struct mc_arena *arena,
                                      struct mc_buf *reply);

@@ -1,8 +1,8 @@
 /*
- * A live mooncake_master and peers that mean it no good, or do not know what they do: lengths of 4 GiB, counts of 2^62,
- * every RPC with spoilt bodies, thousands of connections that never finish a frame, and fewer file descriptors than
- * connections. It answers with an error or closes, takes no memory for a claim, goes on serving the others, and is
- * afterwards as it was before.
+ * A live mooncake_master and peers that mean it no good, or do not know what they do: lengths of 4
+ * GiB, counts of 2^62, every RPC with spoilt bodies, thousands of connections that never finish a
+ * frame, and fewer file descriptors than connections. It answers with an error or closes, takes no
+ * memory for a claim, goes on serving the others, and is afterwards as it was before.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -49,10 +49,12 @@ static void serves(struct mc_rpc_client *client) {
     mc_arena_free(&arena);
 }
 
-/* ---- claims ------------------------------------------------------------------------------------ */
+/* ---- claims ------------------------------------------------------------------------------------
+ */
 
 static void test_a_claimed_length_costs_nothing(void **state) {
-    static const uint32_t claims[] = {UINT32_MAX, 1u << 31, (256u << 20) + 1, 256u << 20, 64u << 20};
+    static const uint32_t claims[] = {UINT32_MAX, 1u << 31, (256u << 20) + 1, 256u << 20,
+                                      64u << 20};
     enum { EACH = 60 };
     struct live master;
     live_master(&master, NULL, 0);
@@ -94,21 +96,23 @@ static void test_a_claimed_length_costs_nothing(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* ---- bodies ------------------------------------------------------------------------------------ */
+/* ---- bodies ------------------------------------------------------------------------------------
+ */
 
-/* Sends `body` as a request of `rpc` with a connection that may be lost; true when an answer came. */
+/* Sends `body` as a request of `rpc` with a connection that may be lost; true when an answer came.
+ */
 static bool ask(struct mc_rpc_client *client, uint32_t function_id, struct mc_str body) {
     struct mc_buf reply = {0};
     enum mc_rpc_errc errc = MC_RPC_OK;
-    enum mc_status status =
-        mc_rpc_call(client, function_id, body, mc_now_ns(mc_clock_system()) + 20 * MC_SEC, &reply,
-                    &errc);
+    enum mc_status status = mc_rpc_call(client, function_id, body,
+                                        mc_now_ns(mc_clock_system()) + 20 * MC_SEC, &reply, &errc);
     mc_buf_free(&reply);
     assert_int_not_equal(status, MC_RPC_TIMEOUT);
     return status == MC_OK || errc != MC_RPC_OK;
 }
 
-/* Every RPC, with the right type hash and: nothing behind it; counts that say 2^62 in each width; noise. */
+/* Every RPC, with the right type hash and: nothing behind it; counts that say 2^62 in each width;
+ * noise. */
 static void test_spoilt_bodies_of_every_rpc(void **state) {
     struct live master;
     struct mc_rng rng;
@@ -136,7 +140,9 @@ static void test_spoilt_bodies_of_every_rpc(void **state) {
                     body[4] = (char)((round % 4) << 3);
                 }
                 answered += ask(client, table[r].function_id,
-                                (struct mc_str){body, round == 0 ? 0 : round == 1 ? 4 : len});
+                                (struct mc_str){body, round == 0   ? 0
+                                                      : round == 1 ? 4
+                                                                   : len});
                 asked++;
             }
         }
@@ -150,7 +156,8 @@ static void test_spoilt_bodies_of_every_rpc(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* ---- connections ------------------------------------------------------------------------------- */
+/* ---- connections -------------------------------------------------------------------------------
+ */
 
 static void raise_open_files(void) {
     struct rlimit limit;
@@ -202,8 +209,8 @@ static void test_thousands_of_connections_that_never_ask(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* More connections than descriptors: the master neither spins nor dies, those inside are served, and the door opens
- * again when others leave. */
+/* More connections than descriptors: the master neither spins nor dies, those inside are served,
+ * and the door opens again when others leave. */
 static void descriptors_run_out(uint16_t (*port_of)(const struct live *master)) {
     enum { LIMIT = 64, COUNT = 100 };
     int fds[COUNT];
