@@ -200,6 +200,7 @@ void mc_shard_prefetch(struct mc_master *m, uint64_t hash) {
         uint64_t slot = shard->slots[hash & TAG_MASK & shard->slot_mask];
         __builtin_prefetch(slot_object(slot), 1);
         __builtin_prefetch((char *)slot_object(slot) + MC_CACHE_LINE, 1);
+        __builtin_prefetch((char *)slot_object(slot) + 2 * MC_CACHE_LINE, 0); /* the key */
     }
     mc_lock_release(&shard->lock);
 }
