@@ -12,9 +12,14 @@
  * own holes. So a few extents of that class are tried first, and the best of them is taken; the
  * number is a constant, which keeps the whole in constant time.
  *
- * Invariants: nodes cover [0, capacity) without gap or overlap; no two neighbours are both free; a
- * bin bit is set exactly when its list is not empty; used + sum(free) = capacity.
- * mc_allocator_check() proves them.
+ * The extent that was freed last is parked: not merged until the next call, and handed out again at
+ * once when that is an allocation of its size. That is what a full cache of equal objects does all
+ * day, one out and one in, and it then touches one node and no neighbour. A parked node keeps its
+ * LIVE bit, so its neighbours leave it alone.
+ *
+ * Invariants: nodes cover [0, capacity) without gap or overlap; no two neighbours are both free
+ * (the parked one aside); a bin bit is set exactly when its list is not empty; used + sum(free) =
+ * capacity. mc_allocator_check() proves them.
  *
  * Nodes are addressed by index because the slab moves when it grows (see slab_grow). Index 0
  * is a sentinel and means "none".
@@ -37,8 +42,8 @@
 
 struct node {
     uint64_t offset;
-    uint64_t size : 63;
-    uint64_t live : 1;
+    uint64_t
+        size_live; /* size, and LIVE; one word, because a byte store before a word load stalls */
     uint32_t prev; /* neighbours in address order */
     uint32_t next;
     uint32_t bin_prev; /* neighbours in the class of a free node */
@@ -46,8 +51,17 @@ struct node {
 };
 _Static_assert(sizeof(struct node) == 32, "two nodes to a cache line");
 
+#define LIVE (1ull << 63)
+static inline uint64_t size_of(const struct node *n) {
+    return n->size_live & ~LIVE;
+}
+static inline bool is_live(const struct node *n) {
+    return n->size_live & LIVE;
+}
+
 struct mc_allocator {
     struct mc_lock lock;
+    uint32_t parked;     /* the extent freed last, not merged yet; 0 = none */
     uint32_t unused;     /* chain of nodes given back */
     uint32_t next_fresh; /* nodes from here on were never used */
     uint32_t slab_nodes;
@@ -77,7 +91,7 @@ static struct bin bin_of(uint64_t size) {
 
 static void bin_insert(struct mc_allocator *a, uint32_t index) {
     struct node *n = &a->nodes[index];
-    struct bin b = bin_of(n->size);
+    struct bin b = bin_of(size_of(n));
     uint32_t head = a->heads[b.level][b.step];
     n->bin_prev = 0;
     n->bin_next = head;
@@ -99,7 +113,7 @@ static void bin_remove(struct mc_allocator *a, uint32_t index) {
         a->nodes[n->bin_prev].bin_next = n->bin_next;
         return;
     }
-    struct bin b = bin_of(n->size);
+    struct bin b = bin_of(size_of(n));
     a->heads[b.level][b.step] = n->bin_next;
     if (!n->bin_next) {
         a->steps[b.level] &= ~(1u << b.step);
@@ -117,12 +131,13 @@ static uint32_t class_search(const struct mc_allocator *a, uint32_t head, uint64
     uint32_t index = head;
     for (unsigned tries = 0; index && tries < max_tries; tries++) {
         const struct node *n = &a->nodes[index];
-        if (n->size == size) {
+        uint64_t have = size_of(n);
+        if (have == size) {
             return index;
         }
-        if (n->size > size && n->size < best_size) {
+        if (have > size && have < best_size) {
             best = index;
-            best_size = n->size;
+            best_size = have;
         }
         index = n->bin_next;
     }
@@ -206,8 +221,7 @@ static uint32_t node_take(struct mc_allocator *a) {
 
 static void node_give(struct mc_allocator *a, uint32_t index) {
     struct node *n = &a->nodes[index];
-    n->size = 0;
-    n->live = 0;
+    n->size_live = 0;
     n->bin_next = a->unused;
     a->unused = index;
 }
@@ -229,7 +243,7 @@ struct mc_allocator *mc_allocator_create(uint64_t capacity, uint32_t max_nodes) 
     a->next_fresh = 1;
     a->capacity = capacity;
     uint32_t all = node_take(a);
-    a->nodes[all] = (struct node){.size = capacity};
+    a->nodes[all] = (struct node){.size_live = capacity};
     bin_insert(a, all);
     return a;
 }
@@ -249,29 +263,86 @@ static bool split_locked(struct mc_allocator *a, uint32_t index, uint64_t size) 
         return false;
     }
     struct node *n = &a->nodes[index];
-    a->nodes[rest] = (struct node){
-        .offset = n->offset + size, .size = n->size - size, .prev = index, .next = n->next};
+    a->nodes[rest] = (struct node){.offset = n->offset + size,
+                                   .size_live = n->size_live - size,
+                                   .prev = index,
+                                   .next = n->next};
     if (n->next) {
         a->nodes[n->next].prev = rest;
     }
     n->next = rest;
-    n->size = size;
+    n->size_live = size;
     bin_insert(a, rest);
     return true;
 }
 
+/* Merges `index`, in no bin, with its free neighbours; returns the node that holds the whole, in no
+ * bin. */
+static uint32_t merge_locked(struct mc_allocator *a, uint32_t index) {
+    struct node *n = &a->nodes[index];
+    uint32_t next = n->next;
+    if (next && !is_live(&a->nodes[next])) {
+        bin_remove(a, next);
+        n->size_live += a->nodes[next].size_live;
+        n->next = a->nodes[next].next;
+        if (n->next) {
+            a->nodes[n->next].prev = index;
+        }
+        node_give(a, next);
+    }
+    uint32_t prev = n->prev;
+    if (prev && !is_live(&a->nodes[prev])) {
+        struct node *p = &a->nodes[prev];
+        bin_remove(a, prev);
+        p->size_live += n->size_live;
+        p->next = n->next;
+        if (p->next) {
+            a->nodes[p->next].prev = prev;
+        }
+        node_give(a, index);
+        return prev;
+    }
+    return index;
+}
+
+/* Merges the parked extent and puts the whole into its bin. */
+static void unpark_locked(struct mc_allocator *a) {
+    uint32_t index = a->parked;
+    if (index) {
+        a->parked = 0;
+        a->nodes[index].size_live &= ~LIVE;
+        bin_insert(a, merge_locked(a, index));
+    }
+}
+
 static uint32_t alloc_locked(struct mc_allocator *a, uint64_t size) {
-    uint32_t index = find_fit(a, size);
+    uint32_t index = a->parked;
+    if (index && size_of(&a->nodes[index]) == size) {
+        a->parked = 0;
+        return index;
+    }
+    unpark_locked(a);
+    index = find_fit(a, size);
     if (!index) {
         return 0;
     }
     bin_remove(a, index);
-    if (a->nodes[index].size > size && !split_locked(a, index, size)) {
+    if (size_of(&a->nodes[index]) > size && !split_locked(a, index, size)) {
         bin_insert(a, index);
         return 0;
     }
-    a->nodes[index].live = 1;
+    a->nodes[index].size_live |= LIVE;
     return index;
+}
+
+/* Only the lock's holder writes: plain arithmetic is enough, the stores are atomic for the readers
+ * outside. */
+static void account_locked(struct mc_allocator *a, uint64_t bytes, uint64_t extents) {
+    atomic_store_explicit(&a->used, atomic_load_explicit(&a->used, memory_order_relaxed) + bytes,
+                          memory_order_relaxed);
+    atomic_store_explicit(&a->count,
+                          atomic_load_explicit(&a->count, memory_order_relaxed) + extents,
+                          memory_order_relaxed);
 }
 
 enum mc_status mc_allocator_alloc(struct mc_allocator *a, uint64_t size, struct mc_extent *out) {
@@ -287,64 +358,27 @@ enum mc_status mc_allocator_alloc(struct mc_allocator *a, uint64_t size, struct 
     uint32_t index = alloc_locked(a, size);
     if (index) {
         *out = (struct mc_extent){a->nodes[index].offset, index};
-        /* only the lock's holder writes: a plain add is enough, the store is atomic for the readers
-         * outside */
-        atomic_store_explicit(&a->used, atomic_load_explicit(&a->used, memory_order_relaxed) + size,
-                              memory_order_relaxed);
-        atomic_store_explicit(&a->count, atomic_load_explicit(&a->count, memory_order_relaxed) + 1,
-                              memory_order_relaxed);
+        account_locked(a, size, 1);
     }
     mc_lock_release(&a->lock);
     return index ? MC_OK : MC_NO_AVAILABLE_HANDLE;
 }
 
-/* Merges `index`, in no bin, with its free neighbours; returns the node that holds the whole, in no
- * bin. */
-static uint32_t merge_locked(struct mc_allocator *a, uint32_t index) {
-    struct node *n = &a->nodes[index];
-    uint32_t next = n->next;
-    if (next && !a->nodes[next].live) {
-        bin_remove(a, next);
-        n->size += a->nodes[next].size;
-        n->next = a->nodes[next].next;
-        if (n->next) {
-            a->nodes[n->next].prev = index;
-        }
-        node_give(a, next);
-    }
-    uint32_t prev = n->prev;
-    if (prev && !a->nodes[prev].live) {
-        struct node *p = &a->nodes[prev];
-        bin_remove(a, prev);
-        p->size += n->size;
-        p->next = n->next;
-        if (p->next) {
-            a->nodes[p->next].prev = prev;
-        }
-        node_give(a, index);
-        return prev;
-    }
-    return index;
+static bool live_locked(const struct mc_allocator *a, uint32_t handle) {
+    return handle != 0 && handle < a->next_fresh && handle != a->parked &&
+           is_live(&a->nodes[handle]);
 }
 
-uint64_t mc_allocator_free(struct mc_allocator *a, uint32_t handle) {
+void mc_allocator_free(struct mc_allocator *a, uint32_t handle) {
     mc_lock_acquire(&a->lock);
-    struct node *n = &a->nodes[handle];
-    /* neighbours in space were mostly made one after the other: fetch all three lines at once, not
-     * in turn */
-    __builtin_prefetch(n - 1, 1);
-    __builtin_prefetch(n + 1, 1);
-    MC_ASSERT(handle != 0 && handle < a->next_fresh && n->live);
-    atomic_store_explicit(&a->used, atomic_load_explicit(&a->used, memory_order_relaxed) - n->size,
-                          memory_order_relaxed);
-    atomic_store_explicit(&a->count, atomic_load_explicit(&a->count, memory_order_relaxed) - 1,
-                          memory_order_relaxed);
-    n->live = 0;
-    uint32_t whole = merge_locked(a, handle);
-    bin_insert(a, whole);
-    uint64_t size = a->nodes[whole].size;
+    MC_ASSERT(live_locked(a, handle));
+    const struct node *n = &a->nodes[handle];
+    __builtin_prefetch(&a->nodes[n->prev], 1); /* for the merge, one call later */
+    __builtin_prefetch(&a->nodes[n->next], 1);
+    account_locked(a, -size_of(n), -1ull);
+    unpark_locked(a);
+    a->parked = handle;
     mc_lock_release(&a->lock);
-    return size;
 }
 
 uint64_t mc_allocator_used(const struct mc_allocator *a) {
@@ -362,11 +396,12 @@ uint64_t mc_allocator_count(const struct mc_allocator *a) {
 uint64_t mc_allocator_largest_free(struct mc_allocator *a) {
     uint64_t largest = 0;
     mc_lock_acquire(&a->lock);
+    unpark_locked(a);
     if (a->levels) {
         uint32_t level = 63u - (uint32_t)__builtin_clzll(a->levels);
         uint32_t step = 31u - (uint32_t)__builtin_clz(a->steps[level]);
         for (uint32_t i = a->heads[level][step]; i; i = a->nodes[i].bin_next) {
-            largest = mc_max_u64(largest, a->nodes[i].size);
+            largest = mc_max_u64(largest, size_of(&a->nodes[i]));
         }
     }
     mc_lock_release(&a->lock);
@@ -383,10 +418,10 @@ uint64_t mc_allocator_metadata_bytes(struct mc_allocator *a) {
 bool mc_allocator_lookup(struct mc_allocator *a, uint32_t handle, uint64_t *offset,
                          uint64_t *size) {
     mc_lock_acquire(&a->lock);
-    bool live = handle != 0 && handle < a->next_fresh && a->nodes[handle].live;
+    bool live = live_locked(a, handle);
     if (live) {
         *offset = a->nodes[handle].offset;
-        *size = a->nodes[handle].size;
+        *size = size_of(&a->nodes[handle]);
     }
     mc_lock_release(&a->lock);
     return live;
@@ -403,20 +438,20 @@ static void check_extents_locked(struct mc_allocator *a, struct census *c, struc
     bool before_free = false;
     for (uint32_t i = first, prev = 0; i; prev = i, i = a->nodes[i].next) {
         const struct node *n = &a->nodes[i];
-        if (n->offset != c->end || n->prev != prev || n->size == 0) {
+        if (n->offset != c->end || n->prev != prev || size_of(n) == 0) {
             mc_buf_printf(report,
                           "allocator: node %u at %llu does not follow %u which ends at %llu\n", i,
                           (unsigned long long)n->offset, prev, (unsigned long long)c->end);
             return;
         }
-        if (!n->live && before_free) {
+        if (!is_live(n) && before_free) {
             mc_buf_printf(report, "allocator: free neighbours %u and %u are not merged\n", prev, i);
         }
-        before_free = !n->live;
-        c->end += n->size;
-        c->used += n->live ? n->size : 0;
-        c->count += n->live;
-        c->free_nodes += !n->live;
+        before_free = !is_live(n);
+        c->end += size_of(n);
+        c->used += is_live(n) ? size_of(n) : 0;
+        c->count += is_live(n);
+        c->free_nodes += !is_live(n);
     }
 }
 
@@ -429,8 +464,8 @@ static uint64_t check_bins_locked(const struct mc_allocator *a, struct mc_buf *r
                 mc_buf_printf(report, "allocator: bin %u/%u and its bit disagree\n", level, step);
             }
             for (uint32_t i = head; i; i = a->nodes[i].bin_next, nodes++) {
-                struct bin b = bin_of(a->nodes[i].size);
-                if (a->nodes[i].live || b.level != level || b.step != step) {
+                struct bin b = bin_of(size_of(&a->nodes[i]));
+                if (is_live(&a->nodes[i]) || b.level != level || b.step != step) {
                     mc_buf_printf(report, "allocator: node %u is in the wrong bin %u/%u\n", i,
                                   level, step);
                     return nodes;
@@ -448,6 +483,7 @@ enum mc_status mc_allocator_check(struct mc_allocator *a, struct mc_buf *report)
     size_t before = report->len;
     struct census c = {0};
     mc_lock_acquire(&a->lock);
+    unpark_locked(a);
     check_extents_locked(a, &c, report);
     uint64_t in_bins = check_bins_locked(a, report);
     if (c.end != a->capacity || c.used != mc_allocator_used(a) ||

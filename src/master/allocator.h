@@ -3,7 +3,7 @@
  * another process.
  *
  * It never touches the memory that it manages. Sizes are exact (nothing is rounded up), any two
- * live extents are disjoint, and neighbouring free extents are always merged. Allocation and free
+ * live extents are disjoint, and neighbouring free extents are merged. Allocation and free
  * take constant time. An extent is freed by its handle, not by its offset.
  *
  * Thread safe; calls take one short lock and never block on anything else.
@@ -35,8 +35,8 @@ MC_MUST_USE enum mc_status mc_allocator_alloc(struct mc_allocator *a, uint64_t s
                                               struct mc_extent *out);
 
 /* Frees a live extent; any other handle ends the process (a double free must never hand space out
- * twice). Returns the size of the free extent that came out of it, neighbours included. */
-uint64_t mc_allocator_free(struct mc_allocator *a, uint32_t handle);
+ * twice). */
+void mc_allocator_free(struct mc_allocator *a, uint32_t handle);
 
 /* Read without the lock; exact when nobody else is calling. */
 uint64_t mc_allocator_used(const struct mc_allocator *a);

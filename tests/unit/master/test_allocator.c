@@ -37,7 +37,7 @@ static void test_the_whole_range_is_one_extent_and_comes_back_whole(void **state
         assert_int_equal(e.offset, 0);
         assert_int_equal(mc_allocator_alloc(a, 1, &other), MC_NO_AVAILABLE_HANDLE);
         assert_int_equal(mc_allocator_largest_free(a), 0);
-        assert_int_equal(mc_allocator_free(a, e.handle), sizes[i]);
+        mc_allocator_free(a, e.handle);
         assert_int_equal(mc_allocator_largest_free(a), sizes[i]);
         assert_sound(a);
         mc_allocator_destroy(a);
@@ -163,15 +163,16 @@ static void test_random_use_equals_the_model(void **state) {
             bool grow = mc_rng_below(&rng, 1000) < (uint64_t)(step / 1000 % 2 ? 400 : 600);
             if (grow && count < LIVE) {
                 struct live one = {.size = 1 + mc_rng_below(&rng, max_size)};
-                uint64_t largest = mc_allocator_largest_free(a);
                 enum mc_status status = mc_allocator_alloc(a, one.size, &one.extent);
-                assert_int_equal(status, one.size <= largest ? MC_OK : MC_NO_AVAILABLE_HANDLE);
                 if (status == MC_OK) {
                     live[count++] = one;
+                } else {
+                    assert_int_equal(status, MC_NO_AVAILABLE_HANDLE);
+                    assert_true(mc_allocator_largest_free(a) < one.size);
                 }
             } else if (count) {
                 size_t victim = mc_rng_below(&rng, count);
-                assert_true(mc_allocator_free(a, live[victim].extent.handle) >= live[victim].size);
+                mc_allocator_free(a, live[victim].extent.handle);
                 live[victim] = live[--count];
             }
             if (step % 500 == 0) {
