@@ -42,7 +42,6 @@ struct mc_replica {
     uint32_t handle; /* of the segment's allocator */
     uint8_t type;    /* enum mc_replica_type; MEMORY is the only one so far */
     uint8_t status;  /* enum mc_replica_status */
-    uint16_t refs;   /* copy and move tasks that read from it */
 };
 _Static_assert(sizeof(struct mc_replica) == 32, "one replica, half a cache line");
 
@@ -56,7 +55,7 @@ enum mc_object_list {
     MC_LIST_SOFT_TOUCHED,
     MC_LIST_PROCESSING, /* being written; ordered by started_ms */
     MC_LIST_COUNT,
-    MC_LIST_NONE = MC_LIST_COUNT, /* hard-pinned, or source of a task: never evicted */
+    MC_LIST_NONE = MC_LIST_COUNT, /* hard-pinned: never evicted */
 };
 
 /* What only some objects have. */
@@ -88,8 +87,7 @@ struct mc_object {
     uint8_t list; /* enum mc_object_list */
     bool has_checksum : 1;
     bool hard_pin : 1;
-    bool has_task : 1; /* a copy or move is running */
-    char bytes[];      /* tenant, then key */
+    char bytes[]; /* tenant, then key */
 };
 #define MC_OBJECT_BYTES(tenant_len, key_len)                                                       \
     (offsetof(struct mc_object, bytes) + (tenant_len) + (key_len))
@@ -297,7 +295,6 @@ bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_
 bool mc_object_readable(const struct mc_master *m,
                         struct mc_object *o); /* some replica is complete */
 bool mc_object_complete(struct mc_object *o); /* every replica is */
-bool mc_object_busy(struct mc_object *o);     /* some replica is a task's source */
 void mc_object_list(struct mc_shard *shard, struct mc_object *o,
                     enum mc_object_list list); /* to its tail */
 /* Puts a complete object where its pins say. `touched`: it has or had a lease. */

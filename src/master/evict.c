@@ -5,7 +5,7 @@
  * heads of all lists gives the oldest object of the whole index, so a cycle touches only its
  * victims and 1024 heads, never all objects. A cycle starts when the memory is fuller than the high
  * watermark or a put found no room; how many objects it wants is upstream's formula. Objects that
- * are leased, hard-pinned, being written or being copied are not in question; soft-pinned ones only
+ * are leased, hard-pinned, or being written are not in question; soft-pinned ones only
  * when the others gave less than the lower bound. A group goes as a whole or, when any member is
  * leased, not at all.
  *

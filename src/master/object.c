@@ -147,15 +147,6 @@ bool mc_object_complete(struct mc_object *o) {
     return true;
 }
 
-bool mc_object_busy(struct mc_object *o) {
-    for (unsigned i = 0; i < o->replica_count; i++) {
-        if (mc_object_replica(o, i)->refs) {
-            return true;
-        }
-    }
-    return false;
-}
-
 bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
     for (unsigned i = 0; i < o->replica_count;) {
         if (mc_segment_gone(mc_object_replica(o, i)->segment)) {
@@ -198,7 +189,7 @@ void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_
 
 void mc_object_list_complete(struct mc_shard *shard, struct mc_object *o, bool touched) {
     enum mc_object_list list = touched ? MC_LIST_TOUCHED : MC_LIST_FRESH;
-    if (o->hard_pin || o->has_task) {
+    if (o->hard_pin) {
         list = MC_LIST_NONE;
     } else if (mc_soft_pinned(o)) {
         list = touched ? MC_LIST_SOFT_TOUCHED : MC_LIST_SOFT_FRESH;

@@ -289,12 +289,6 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
         return MC_OK;
     }
     bool writing = o->list == MC_LIST_PROCESSING;
-    if (o->has_task) {
-        return MC_OBJECT_HAS_REPLICATION_TASK;
-    }
-    if (mc_object_busy(o)) {
-        return MC_OBJECT_REPLICA_BUSY;
-    }
     if (!writing && put->config->group_ids.has && !mc_str_eq(mc_group_of(o), put->group)) {
         return MC_INVALID_PARAMS; /* membership is for the object's life */
     }

@@ -64,6 +64,7 @@ enum mc_status mc_get_by_regex(struct mc_call *call, struct mc_str tenant, struc
                                struct mc_vec *out) {
     struct mc_vec keys;
     MC_TRY(mc_regex_keys(call, tenant, pattern, &keys));
+    call->now_ms = mc_now_ms(call->m->clock); /* matching took its time; leases begin now */
     struct mw_str_replicas *items = mc_arena_alloc(call->arena, (keys.count + 1) * sizeof(*items));
     size_t count = 0;
     for (size_t i = 0; i < keys.count; i++) {

@@ -3,14 +3,11 @@
  * one segment.
  *
  * Leases are respected unless the caller forces; force skips nothing but the lease. What is being
- * written or copied is never removed.
+ * written is never removed, unless its writer has been silent for longer than the discard timeout.
  */
 #include "master/core.h"
 
 static enum mc_status removable(struct mc_call *call, struct mc_object *o, bool force) {
-    if (o->has_task || mc_object_busy(o)) {
-        return MC_OBJECT_HAS_REPLICATION_TASK;
-    }
     if (!force && mc_leased(call->m, o, call->now_ms)) {
         return MC_OBJECT_HAS_LEASE;
     }

@@ -81,21 +81,20 @@ static bool overlap(const struct mw_segment *a, const struct mw_segment *b) {
 /* ---- unmounting
  * ------------------------------------------------------------------------------------------ */
 
+/* Takes segment i out of the table. Its time is read after its replicas are hidden, so that no
+ * lease is granted later than that. */
 static void retire_locked(struct mc_call *call, size_t i) {
     struct mc_master *m = call->m;
     struct mc_segment *s = m->segments[i];
+    atomic_store_explicit(&s->status, MC_SEGMENT_UNMOUNTING, memory_order_seq_cst);
     m->segments[i] = m->segments[--m->segment_count];
-    s->unmounted_ms = call->now_ms;
+    s->unmounted_ms = mc_now_ms(m->clock);
     s->held_objects = mc_allocator_count(s->allocator) > 0;
     s->sweep_left = MC_SHARDS;
     s->retired_as = ++m->retired_total;
     s->next_retired = m->retired;
     m->retired = s;
-    atomic_store_explicit(&s->status, MC_SEGMENT_UNMOUNTING, memory_order_relaxed);
     atomic_store_explicit(&m->sweep_left, MC_SHARDS, memory_order_relaxed);
-    mc_info("segment unmounted name=%.*s client=%llu-%llu bytes=%llu", (int)s->info.name.len,
-            s->info.name.ptr, (unsigned long long)s->client.hi, (unsigned long long)s->client.lo,
-            (unsigned long long)s->info.size);
 }
 
 static bool retire_id_locked(struct mc_call *call, struct mc_uuid id) {
@@ -173,7 +172,7 @@ static uint64_t quarantine_locked(struct mc_call *call, const struct mw_segment 
 /* A process cannot have two segments over the same bytes. If the other one belongs to another
  * client, that client's process is gone and its address was reused: what it held is gone too. */
 static enum mc_status resolve_overlaps_locked(struct mc_call *call, const struct mw_segment *info,
-                                              struct mc_uuid client) {
+                                              struct mc_uuid client, bool *replaced) {
     struct mc_master *m = call->m;
     for (size_t i = 0; i < m->segment_count;) {
         struct mc_segment *s = m->segments[i];
@@ -184,8 +183,7 @@ static enum mc_status resolve_overlaps_locked(struct mc_call *call, const struct
         if (mc_uuid_eq(s->client, client)) {
             return MC_INVALID_PARAMS;
         }
-        mc_warn("segment replaced: another client owns its address now name=%.*s",
-                (int)s->info.name.len, s->info.name.ptr);
+        *replaced = true;
         retire_locked(call, i);
     }
     return MC_OK;
@@ -224,14 +222,21 @@ enum mc_status mc_segment_mount(struct mc_call *call, const struct mw_segment *i
     if (!s) {
         return MC_NO_AVAILABLE_HANDLE;
     }
+    bool replaced = false;
     pthread_rwlock_wrlock(&m->segments_lock);
-    enum mc_status status =
-        find_locked(m, info->id) ? MC_INVALID_PARAMS : resolve_overlaps_locked(call, info, client);
+    enum mc_status status = find_locked(m, info->id)
+                                ? MC_INVALID_PARAMS
+                                : resolve_overlaps_locked(call, info, client, &replaced);
     if (status == MC_OK) {
         s->closed_until_ms = quarantine_locked(call, info);
         add_locked(m, s);
     }
     pthread_rwlock_unlock(&m->segments_lock);
+    if (replaced) {
+        mc_warn("a new client owns the address of an older one, whose segment is unmounted "
+                "endpoint=%.*s",
+                (int)info->te_endpoint.len, info->te_endpoint.ptr);
+    }
     if (status != MC_OK) {
         segment_free(s);
         return mounted_already(m, info->id, client) ? MC_OK
@@ -414,6 +419,9 @@ static void free_retired(struct mc_call *call) {
     pthread_rwlock_unlock(&m->segments_lock);
     for (struct mc_segment *next; gone; gone = next) {
         next = gone->next_retired;
+        mc_info("segment gone name=%.*s client=%llu-%llu bytes=%llu", (int)gone->info.name.len,
+                gone->info.name.ptr, (unsigned long long)gone->client.hi,
+                (unsigned long long)gone->client.lo, (unsigned long long)gone->info.size);
         segment_free(gone);
     }
 }
