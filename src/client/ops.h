@@ -98,7 +98,7 @@ struct mc_ops_segment {
     struct mc_uuid id;
     uint64_t base;
     uint64_t size;
-    bool confirmed; /* a master said that it is mounted */
+    bool confirmed; /* a master said that it is mounted, and no later mount is unanswered */
 };
 #define MC_OPS_GHOSTS 8
 struct mc_ops_node {

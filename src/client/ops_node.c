@@ -19,6 +19,8 @@
 
 #define GHOST_TTL_NS    (60 * MC_SEC)
 #define PING_TIMEOUT_NS (3 * MC_SEC)
+#define MOUNT_ATTEMPTS  3
+#define MOUNT_PAUSE_NS  (20 * MC_MS) /* doubled each time */
 
 static uint64_t ping_deadline(struct mc_ops *ops) {
     return mc_ops_now(ops) + mc_min_u64(ops->timeout_ns, PING_TIMEOUT_NS);
@@ -44,20 +46,6 @@ static struct mw_segment wire_segment(const struct mc_ops_node *node) {
                                .te_endpoint = mc_str_from(node->te_endpoint),
                                .protocol = mc_str_from(node->protocol),
                                .host_id = mc_str_from(node->host_id)};
-}
-
-enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
-    struct mc_ops_call *call = mc_ops_begin(ops);
-    struct mw_a_mount args = {.segment = wire_segment(node), .client = ops->client};
-    struct mw_e_void answer;
-    enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_MountSegment, &args, &answer,
-                                       mc_ops_deadline(ops), MC_OPS_IDEMPOTENT); /* by its id */
-    if (status == MC_OK) {
-        status = mc_ops_status(answer.error);
-    }
-    mc_ops_end(ops, call);
-    node->segment.confirmed = status == MC_OK;
-    return status;
 }
 
 static enum mc_status unmount_id(struct mc_ops *ops, struct mc_ops_call *call, struct mc_uuid id) {
@@ -97,16 +85,18 @@ static void unmount_ghosts(struct mc_ops *ops, struct mc_ops_node *node, struct 
     }
 }
 
-/* ---- heartbeat ----------------------------------------------------------------------------- */
+/* ---- mounting and heartbeat ---------------------------------------------------------------- */
 
-/* MC_OK: the master has the segment under this id. MC_SEGMENT_NOT_FOUND: it does not. */
+/* MC_OK: the master has the segment under this id. MC_SEGMENT_NOT_FOUND: it does not, or is about
+ * to forget it. */
 static enum mc_status ask_segment(struct mc_ops *ops, const struct mc_ops_node *node,
                                   struct mc_ops_call *call) {
     struct mc_uuid id = node->segment.id;
     struct mw_e_i32 answer;
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_QuerySegmentStatusById, &id, &answer, ping_deadline(ops),
                       MC_OPS_ONCE));
-    return mc_ops_status(answer.error);
+    MC_TRY(mc_ops_status(answer.error));
+    return answer.value != MC_SEGMENT_UNMOUNTING ? MC_OK : MC_SEGMENT_NOT_FOUND;
 }
 
 static enum mc_status remount(struct mc_ops *ops, struct mc_ops_node *node,
@@ -120,13 +110,13 @@ static enum mc_status remount(struct mc_ops *ops, struct mc_ops_node *node,
         if (!node->segment.confirmed) {
             remember_ghost(ops, node, old);
         }
-        node->segment.confirmed = false;
         MC_TRY(node->fresh_memory(node->ctx, &node->segment));
         MC_ASSERT(!mc_uuid_eq(old, node->segment.id));
         mc_info("the master does not know the segment any more, mounting fresh memory: name=%s "
                 "base=%#llx",
                 node->name, (unsigned long long)node->segment.base);
     }
+    node->segment.confirmed = false; /* until it is answered this may become a ghost, too */
     struct mw_segment segment = wire_segment(node);
     struct mw_a_remount args = {.segments = {&segment, 1}, .client = ops->client};
     struct mw_e_void answer;
@@ -136,6 +126,30 @@ static enum mc_status remount(struct mc_ops *ops, struct mc_ops_node *node,
     node->segment.confirmed = true;
     mc_metric_add(&ops->counters.remounts, 1);
     return MC_OK;
+}
+
+/* A mount that was not answered may have been carried out by a master that has restarted since, and
+ * that gave parts of the memory away. So it is not asked again as it was but like after a restart.
+ */
+enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_a_mount args = {.segment = wire_segment(node), .client = ops->client};
+    struct mw_e_void answer;
+    uint64_t deadline = mc_ops_now(ops) + ops->timeout_ns / MOUNT_ATTEMPTS;
+    enum mc_status status =
+        mc_ops_rpc(ops, call, MC_RPC_MountSegment, &args, &answer, deadline, MC_OPS_ONCE);
+    if (status == MC_OK) {
+        status = mc_ops_status(answer.error);
+    }
+    node->segment.confirmed = status == MC_OK;
+    for (unsigned attempt = 1;
+         attempt < MOUNT_ATTEMPTS && (status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT);
+         attempt++) {
+        ops->port->ops->sleep_until(ops->port, mc_ops_now(ops) + (MOUNT_PAUSE_NS << attempt));
+        status = remount(ops, node, call);
+    }
+    mc_ops_end(ops, call);
+    return status;
 }
 
 enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
@@ -149,7 +163,9 @@ enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
     if (status == MC_OK) {
         status = mc_ops_status(answer.error);
     }
-    if (status == MC_OK && answer.value.client_status == MC_CLIENT_NEED_REMOUNT) {
+    /* An unconfirmed segment need not be the one that the master knows this client by. */
+    bool unsure = !node->segment.confirmed;
+    if (status == MC_OK && (unsure || answer.value.client_status == MC_CLIENT_NEED_REMOUNT)) {
         status = remount(ops, node, call);
     }
     if (status == MC_OK) {

@@ -85,6 +85,45 @@ static void test_ghost_of_an_unanswered_mount_is_unmounted(void **state) {
     assert_int_equal(fake->unmounts, 2);
 }
 
+/* It may have been carried out by a master that has restarted since and gave parts of it away. */
+static void test_unanswered_mount_is_not_repeated_with_the_same_memory(void **state) {
+    fake->knows_segment = false;
+    fake->lose_rpc = MC_RPC_MountSegment;
+    fake->lose_how = FAKE_LOSE_REQUEST;
+    fake->lose_count = 1;
+    assert_ok(mc_ops_mount(ops, &node));
+    assert_int_equal(fresh, 1);
+    assert_int_equal(fake->mounted.base, 0x7100000);
+    assert_true(node.segment.confirmed);
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fake->unmounts, 1); /* should it still arrive */
+}
+
+static void test_mount_whose_answer_is_lost_stays(void **state) {
+    fake->lose_rpc = MC_RPC_MountSegment;
+    fake->lose_how = FAKE_LOSE_ANSWER;
+    fake->lose_count = 1;
+    assert_ok(mc_ops_mount(ops, &node));
+    assert_int_equal(fresh, 0);
+    assert_int_equal(fake->mounted.base, 0x7000000);
+    assert_true(node.segment.confirmed);
+}
+
+/* The master is content with the client because of a late mount of an earlier segment. */
+static void test_unconfirmed_segment_is_asked_for(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    fake->need_remount = true;
+    fake->knows_segment = false;
+    fake->lose_rpc = MC_RPC_ReMountSegment;
+    fake->lose_how = FAKE_LOSE_REQUEST;
+    fake->lose_count = 1;
+    assert_int_equal(mc_ops_heartbeat(ops, &node), MC_RPC_TIMEOUT);
+    fake->need_remount = false;
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_true(node.segment.confirmed);
+    assert_int_equal(fake->mounted.base, node.segment.base);
+}
+
 static void test_unreachable_master_is_an_error(void **state) {
     assert_ok(mc_ops_mount(ops, &node));
     fake->lose_rpc = MC_RPC_Ping;
@@ -108,6 +147,9 @@ int main(void) {
         T(test_known_segment_stays),
         T(test_forgotten_segment_is_replaced),
         T(test_ghost_of_an_unanswered_mount_is_unmounted),
+        T(test_unanswered_mount_is_not_repeated_with_the_same_memory),
+        T(test_mount_whose_answer_is_lost_stays),
+        T(test_unconfirmed_segment_is_asked_for),
         T(test_unreachable_master_is_an_error),
         T(test_without_a_segment_the_master_need_not_know_us),
     };
