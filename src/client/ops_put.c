@@ -98,8 +98,24 @@ static enum mc_status total_length(const struct mc_store_item *item, uint64_t *l
     return total > 0 ? MC_OK : MC_INVALID_PARAMS;
 }
 
+/* Remembers the key that the chunk takes next; false when the chunk has it already. `slots` is a
+ * hash table of places in the chunk, plus one. */
+#define TAKEN_SLOTS (2 * MC_STORE_BATCH_CHUNK)
+static bool remember(const struct put_chunk *chunk, uint16_t *slots, struct mc_str key) {
+    size_t at = mc_hash64(key.ptr, key.len, 0) % TAKEN_SLOTS;
+    for (; slots[at] != 0; at = (at + 1) % TAKEN_SLOTS) {
+        if (mc_str_eq(chunk->keys[slots[at] - 1].key, key)) {
+            return false;
+        }
+    }
+    slots[at] = (uint16_t)(chunk->count + 1);
+    return true;
+}
+
 /* Takes keys from items[0..count) until a bound of one chunk is reached; returns how many items
- * were looked at. */
+ * were looked at. An upsert that names a key twice means the second value, so the second goes into
+ * a chunk of its own: in one chunk the end of the first would end the second, with the checksum of
+ * the first. */
 static size_t take_chunk(struct put_chunk *chunk, struct mc_store_item *items, size_t count) {
     size_t limit = count < MC_STORE_BATCH_CHUNK ? count : MC_STORE_BATCH_CHUNK;
     uint64_t key_bytes = 0;
@@ -107,6 +123,10 @@ static size_t take_chunk(struct put_chunk *chunk, struct mc_store_item *items, s
     size_t i = 0;
     chunk->keys = mc_arena_alloc(&chunk->call->arena, limit * sizeof(*chunk->keys));
     chunk->count = 0;
+    uint16_t *slots = NULL;
+    if (chunk->upsert && limit > 1) {
+        slots = mc_arena_zalloc(&chunk->call->arena, TAKEN_SLOTS * sizeof(*slots));
+    }
     for (; i < limit; i++) {
         struct put_key key = {.item = &items[i], .state = PUT_REFUSED};
         enum mc_status status = mc_ops_key(items[i].key, &key.key);
@@ -121,6 +141,9 @@ static size_t take_chunk(struct put_chunk *chunk, struct mc_store_item *items, s
         value_bytes += key.length;
         if (chunk->count > 0 &&
             (key_bytes > OPS_CHUNK_KEY_BYTES || value_bytes > OPS_CHUNK_VALUE_BYTES)) {
+            break;
+        }
+        if (slots != NULL && !remember(chunk, slots, key.key)) {
             break;
         }
         if (chunk->ops->checksum) {
@@ -401,8 +424,8 @@ static void revoke(struct put_chunk *chunk) {
     }
 }
 
-/* A key that stands twice in a chunk was refused as existing because of its first place; it shares
- * that one's fate. */
+/* A key that stands twice in a chunk of puts was refused as existing because of its first place; it
+ * shares that one's fate. */
 static void settle_doubles(struct put_chunk *chunk) {
     size_t failed;
     struct put_key **failures = select_keys(chunk, PUT_REVOKE, &failed);

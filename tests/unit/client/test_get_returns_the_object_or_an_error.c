@@ -226,6 +226,28 @@ static void test_batch_fails_key_by_key(void **state) {
     assert_null(fake_find(fake, "c"));
 }
 
+/* The second value counts, and its checksum with it. */
+static void test_upsert_that_names_a_key_twice(void **state) {
+    uint8_t bytes[3][64];
+    struct mc_slice slices[3];
+    struct mc_store_item items[3];
+    const char *keys[3] = {"a", "b", "a"};
+    for (size_t i = 0; i < 3; i++) {
+        mc_test_fill(bytes[i], 64, i);
+        slices[i] = (struct mc_slice){bytes[i], 64};
+        items[i] = (struct mc_store_item){.key = keys[i], .slices = &slices[i], .slice_count = 1};
+    }
+    assert_ok(mc_ops_put(ops, items, 3, NULL, true));
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(items[i].status);
+    }
+    size_t length;
+    assert_ok(get("a", 64, &length));
+    mc_test_verify(got, 64, 2);
+    assert_ok(get("b", 64, &length));
+    mc_test_verify(got, 64, 1);
+}
+
 /* ---- leases of long batches ---------------------------------------------------------------- */
 
 static unsigned replace_at;
@@ -340,6 +362,8 @@ int main(void) {
         T(test_slow_read_outlives_its_lease),
         T(test_lease_counts_from_before_the_question),
         cmocka_unit_test_setup_teardown(test_checksum, setup_checksum, teardown),
+        cmocka_unit_test_setup_teardown(test_upsert_that_names_a_key_twice, setup_checksum,
+                                        teardown),
         T(test_many_keys_in_pieces),
         T(test_batch_fails_key_by_key),
         T(test_long_batch_renews),
