@@ -151,6 +151,9 @@ struct mc_segment {
     uint64_t
         closed_until_ms; /* no allocation before: somebody may still read or write the same bytes */
     uint64_t unmounted_ms;
+    /* Of an unmounted one: until when those may go on who had extents there that were not complete,
+     * as far as the sweep has come. */
+    _Atomic uint64_t busy_until_ms;
     bool held_objects;   /* when it was unmounted */
     uint32_t sweep_left; /* shards that may still name it */
     uint64_t retired_as; /* the how-manieth unmount */
@@ -370,6 +373,8 @@ size_t mc_segments_drop_client(struct mc_call *call, struct mc_uuid client, stru
 void mc_segments_tick(struct mc_call *call);
 void mc_segment_table_destroy(struct mc_master *m);
 void mc_segments_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity, uint64_t *count);
+/* Somebody may go on writing to or reading from the unmounted segment until then. */
+void mc_segment_busy_until(struct mc_segment *s, uint64_t until_ms);
 static inline bool mc_segment_gone(const struct mc_segment *s) {
     /* relaxed: whoever must not miss it holds segments_lock or comes by again */
     return atomic_load_explicit(&s->status, memory_order_relaxed) == MC_SEGMENT_UNMOUNTING;

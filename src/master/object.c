@@ -72,6 +72,7 @@ void mc_discard_purge_segment(struct mc_master *m, const struct mc_segment *segm
          l = next, next = l->next) {
         struct mc_discarded *d = mc_container_of(l, struct mc_discarded, link);
         if (d->segment == segment) {
+            mc_segment_busy_until(d->segment, d->free_at_ms);
             discarded_free_locked(m, d);
         }
     }
@@ -149,7 +150,12 @@ bool mc_object_complete(struct mc_object *o) {
 
 bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
     for (unsigned i = 0; i < o->replica_count;) {
-        if (mc_segment_gone(mc_object_replica(o, i)->segment)) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        if (mc_segment_gone(r->segment)) {
+            if (r->status != MC_REPLICA_COMPLETE) {
+                mc_segment_busy_until(r->segment,
+                                      o->started_ms + m->config.put_start_release_timeout_ms);
+            }
             mc_object_remove_replica(m, shard, o, i, 0);
         } else {
             i++;

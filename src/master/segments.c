@@ -8,8 +8,8 @@
  *
  * The same memory may come back while somebody still reads or writes it by an old descriptor: a
  * client that was cut off for longer than its ttl remounts what it has. So a segment that covers
- * bytes of one unmounted less than a lease ago, in the same process, is mounted at once but
- * allocates nothing until that lease time is over.
+ * bytes of an unmounted one, in the same process, is mounted at once but allocates nothing until
+ * the readers' leases have ended and, when puts were under way there, until their release timeout.
  */
 #include "master/core.h"
 
@@ -158,12 +158,32 @@ size_t mc_segments_drop_client(struct mc_call *call, struct mc_uuid client, stru
 /* ---- mounting
  * -------------------------------------------------------------------------------------------- */
 
-/* Until when the bytes may not be handed out again; see the head of the file. */
+void mc_segment_busy_until(struct mc_segment *s, uint64_t until_ms) {
+    uint64_t known = atomic_load_explicit(&s->busy_until_ms, memory_order_relaxed);
+    while (known < until_ms &&
+           !atomic_compare_exchange_weak_explicit(&s->busy_until_ms, &known, until_ms,
+                                                  memory_order_relaxed, memory_order_relaxed)) {
+    }
+}
+
+/* Until when an unmounted segment's bytes may not be handed out again; see the head of the file.
+ * relaxed: the sweep is through when sweep_left, which segments_lock guards, is 0. */
+static uint64_t quiet_after(const struct mc_master *m, const struct mc_segment *s) {
+    if (!s->held_objects) {
+        return 0;
+    }
+    uint64_t writers = s->sweep_left
+                           ? s->unmounted_ms + m->config.put_start_release_timeout_ms
+                           : atomic_load_explicit(&s->busy_until_ms, memory_order_relaxed);
+    return mc_max_u64(writers, s->unmounted_ms + m->config.default_kv_lease_ttl_ms);
+}
+
+
 static uint64_t quarantine_locked(struct mc_call *call, const struct mw_segment *info) {
     uint64_t until = 0;
     for (struct mc_segment *s = call->m->retired; s; s = s->next_retired) {
-        if (s->held_objects && overlap(&s->info, info)) {
-            until = mc_max_u64(until, s->unmounted_ms + call->m->config.default_kv_lease_ttl_ms);
+        if (overlap(&s->info, info)) {
+            until = mc_max_u64(until, quiet_after(call->m, s));
         }
     }
     return until;
@@ -403,12 +423,11 @@ static void unmount_due(struct mc_call *call) {
 
 static void free_retired(struct mc_call *call) {
     struct mc_master *m = call->m;
-    uint64_t lease = m->config.default_kv_lease_ttl_ms;
     struct mc_segment *gone = NULL;
     pthread_rwlock_wrlock(&m->segments_lock);
     for (struct mc_segment **at = &m->retired; *at;) {
         struct mc_segment *s = *at;
-        if (cleaned(s) && (!s->held_objects || call->now_ms >= s->unmounted_ms + lease)) {
+        if (cleaned(s) && call->now_ms >= quiet_after(m, s)) {
             *at = s->next_retired;
             s->next_retired = gone;
             gone = s;

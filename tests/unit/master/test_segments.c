@@ -188,6 +188,26 @@ static void test_memory_that_comes_back_is_not_handed_out_while_a_lease_may_run(
     assert_int_equal(put_start(f, "new", 100), MC_OK);
 }
 
+static void test_memory_that_comes_back_is_not_handed_out_while_a_put_may_go_on(void **state) {
+    struct fixture *f = *state;
+    struct mw_segment s = segment_of(f, "node:1", FIXTURE_SEGMENT_BYTES);
+    assert_int_equal(remount(f, client_a, &s, 1), MC_OK);
+    assert_int_equal(put_start(f, "unfinished", 100), MC_OK);
+    tick_for_ms(f, 10200);
+    assert_int_equal(ping(f, client_a), MC_CLIENT_NEED_REMOUNT);
+    assert_int_equal(remount(f, client_a, &s, 1), MC_OK);
+    uint64_t until_ms = f->config.put_start_release_timeout_ms;
+    for (uint64_t ms = 10200; ms + 5000 < until_ms; ms += 5000) {
+        assert_int_equal(put_start(f, "new", 100), MC_NO_AVAILABLE_HANDLE);
+        assert_int_equal(ping(f, client_a), MC_CLIENT_OK);
+        advance_ms(f, 5000);
+        tick(f);
+    }
+    assert_int_equal(ping(f, client_a), MC_CLIENT_OK);
+    advance_ms(f, 5000);
+    assert_int_equal(put_start(f, "new", 100), MC_OK);
+}
+
 static void test_another_process_at_the_same_address_replaces_the_dead_one(void **state) {
     struct fixture *f = *state;
     struct mw_segment s = segment_of(f, "node:1", FIXTURE_SEGMENT_BYTES);
@@ -271,6 +291,7 @@ int main(void) {
         TEST(test_a_client_that_is_silent_loses_its_segments),
         TEST(test_a_client_without_segments_is_known_after_its_remount),
         TEST(test_memory_that_comes_back_is_not_handed_out_while_a_lease_may_run),
+        TEST(test_memory_that_comes_back_is_not_handed_out_while_a_put_may_go_on),
         TEST(test_another_process_at_the_same_address_replaces_the_dead_one),
         TEST(test_expiry_tells_whose_metadata_to_forget),
         TEST(test_addresses_of_clients_are_told_without_ports),
