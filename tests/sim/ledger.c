@@ -1,0 +1,358 @@
+/*
+ * The ledger: what the master has promised about places, written down request by request.
+ *
+ * PutStart promises its writer that the extents are its own until it ends or revokes the put, or
+ * the release timeout has passed. A replica list promises its reader that the extents keep the
+ * object until the lease ends. So whenever a Start hands out an extent, no entry of the ledger that
+ * overlaps it may still be promised to somebody, neither on this segment nor on one that covers the
+ * same bytes again, and not even by the master before this one. The only exception is a removal by
+ * force, which says that readers may lose.
+ *
+ * It also knows which replicas are complete and who wrote them: a list names no others, and only
+ * the last writer of a key can end it.
+ */
+#include "sim/sim.h"
+
+/* ---- entries ------------------------------------------------------------------------------- */
+
+static bool promised(const struct sim_extent *e, uint64_t now_ms) {
+    return e->lease_until_ms > now_ms || (!e->complete && e->write_until_ms > now_ms);
+}
+
+#define breach(sim, ...)                                                                           \
+    do {                                                                                           \
+        if (!(sim)->options.outside_only) {                                                        \
+            sim_fail((sim), __VA_ARGS__);                                                          \
+        }                                                                                          \
+    } while (0)
+
+static void drop(struct sim *sim, size_t i) {
+    sim->extents[i] = sim->extents[--sim->extent_count];
+}
+
+/* Entries that say nothing any more: not promised, and not of the key's present writer. */
+static void prune(struct sim *sim) {
+    for (size_t i = 0; i < sim->extent_count;) {
+        const struct sim_extent *e = &sim->extents[i];
+        bool current =
+            e->known && (e->key == SIM_NO_KEY || mc_uuid_eq(e->writer, sim->writer_of[e->key]));
+        if (!current && !promised(e, sim_now_ms(sim))) {
+            drop(sim, i);
+        } else {
+            i++;
+        }
+    }
+}
+
+static void add(struct sim *sim, const struct sim_extent *e) {
+    if (sim->extent_count == sim->extent_capacity) {
+        sim->extent_capacity = sim->extent_capacity ? sim->extent_capacity * 2 : 64;
+        sim->extents = mc_realloc(sim->extents, sim->extent_capacity * sizeof(*sim->extents));
+    }
+    sim->extents[sim->extent_count++] = *e;
+}
+
+static const char *name_of(unsigned key) {
+    return key == SIM_NO_KEY ? "(another key)" : sim_key_name(key);
+}
+
+/* What was promised about memory that has gone is void: nothing is read from there or lands there.
+ */
+static bool reachable(const struct sim *sim, const struct sim_extent *e) {
+    for (unsigned i = 0; i < SIM_NODES; i++) {
+        const struct sim_region *region = sim->nodes[i].region;
+        if (region != NULL && mc_range_inside(e->address, e->size, region->base, region->size)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The place is given to somebody new: is it free of promises? */
+static void check_free(struct sim *sim, uint64_t address, uint64_t size, unsigned key) {
+    uint64_t now = sim_now_ms(sim);
+    for (size_t i = 0; i < sim->extent_count;) {
+        const struct sim_extent *e = &sim->extents[i];
+        if (e->address >= address + size || address >= e->address + e->size) {
+            i++;
+            continue;
+        }
+        if (promised(e, now) && reachable(sim, e)) {
+            breach(sim, "the place %#llx of %s, %s for %llu ms more, was given to %s",
+                   (unsigned long long)e->address, name_of(e->key),
+                   e->lease_until_ms > now ? "leased" : "being written",
+                   (unsigned long long)(mc_max_u64(e->lease_until_ms,
+                                                   e->complete ? 0 : e->write_until_ms) -
+                                        now),
+                   name_of(key));
+        }
+        if (e->key == key && e->known && e->address == address && e->complete) {
+            SIM_COUNT(sim, overwritten_in_place);
+        }
+        drop(sim, i);
+    }
+}
+
+/* ---- what each kind of answer means --------------------------------------------------------- */
+
+static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, uint64_t operation,
+                    const struct mw_e_vec *answer) {
+    if (answer->error != 0) {
+        return;
+    }
+    unsigned key = sim_key_find(name);
+    const struct mw_replica *replica = answer->value.items;
+    if (answer->value.count == 0) {
+        breach(sim, "a put of %s was given no place", name_of(key));
+    }
+    prune(sim);
+    sim->writer_of[key] = writer;
+    for (size_t i = 0; i < answer->value.count; i++) {
+        struct sim_extent e = {.address = replica[i].memory.address,
+                               .size = replica[i].memory.size,
+                               .replica = replica[i].id,
+                               .key = key,
+                               .writer = writer,
+                               .operation = operation,
+                               .known = true,
+                               .write_until_ms = sim_now_ms(sim) + sim->profile.release_ms};
+        check_free(sim, e.address, e.size, key);
+        add(sim, &e);
+    }
+}
+
+static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t error) {
+    unsigned key = sim_key_find(name);
+    if (error != 0) {
+        return;
+    }
+    if (key != SIM_NO_KEY && !mc_uuid_eq(sim->writer_of[key], writer)) {
+        breach(sim, "a put of %s was ended by a writer whose put it is not", name_of(key));
+    }
+    for (size_t i = 0; i < sim->extent_count; i++) {
+        struct sim_extent *e = &sim->extents[i];
+        if (e->key == key && mc_uuid_eq(e->writer, writer)) {
+            e->complete = true;
+            sim_oracle_ended(sim, e->operation, key);
+        }
+    }
+}
+
+static void revoked(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t error) {
+    unsigned key = sim_key_find(name);
+    for (size_t i = 0; error == 0 && i < sim->extent_count;) {
+        const struct sim_extent *e = &sim->extents[i];
+        if (e->key == key && mc_uuid_eq(e->writer, writer) && !e->complete) {
+            drop(sim, i);
+        } else {
+            i++;
+        }
+    }
+}
+
+static struct sim_extent *find_replica(struct sim *sim, const struct mw_replica *replica) {
+    for (size_t i = 0; i < sim->extent_count; i++) {
+        struct sim_extent *e = &sim->extents[i];
+        if (e->known && e->replica == replica->id && e->address == replica->memory.address) {
+            return e;
+        }
+    }
+    return NULL;
+}
+
+static void listed(struct sim *sim, struct mc_str name, const struct mw_e_list *answer) {
+    unsigned key = sim_key_find(name);
+    const struct mw_replica *replica = answer->value.replicas.items;
+    for (size_t i = 0; answer->error == 0 && i < answer->value.replicas.count; i++) {
+        struct sim_extent *e = find_replica(sim, &replica[i]);
+        if (e == NULL || e->key != key || e->size != replica[i].memory.size) {
+            breach(sim, "the list of %s names a replica that no put of it was given", name_of(key));
+        } else if (!e->complete) {
+            breach(sim, "the list of %s names a replica that is not complete", name_of(key));
+        } else {
+            uint64_t until = sim_now_ms(sim) + answer->value.lease_ttl_ms;
+            e->lease_until_ms = mc_max_u64(e->lease_until_ms, until);
+            SIM_COUNT(sim, leases_tracked);
+        }
+    }
+}
+
+/* By force: readers lose their leases. `name` NULL = of all keys. */
+static void forced(struct sim *sim, const struct mc_str *name) {
+    for (size_t i = 0; i < sim->extent_count; i++) {
+        struct sim_extent *e = &sim->extents[i];
+        if (name == NULL || sim_key_find(*name) == e->key) {
+            e->lease_until_ms = 0;
+        }
+    }
+}
+
+/* A segment that replaces another over the same bytes: its node was started anew. The master that
+ * knew the old one keeps what it promised; a master that never knew it cannot. */
+static void mounted(struct sim *sim, const struct mw_segment *segment, int32_t error) {
+    for (size_t i = 0; error == 0 && i < sim->extent_count; i++) {
+        struct sim_extent *e = &sim->extents[i];
+        if (!e->known && sim->profile.reuse_addresses &&
+            mc_range_inside(e->address, e->size, segment->base, segment->size)) {
+            e->write_until_ms = 0;
+            e->lease_until_ms = 0;
+        }
+    }
+}
+
+/* ---- from bytes ---------------------------------------------------------------------------- */
+
+static void spy_starts(struct sim *sim, const struct mw_a_batch_put_start *args,
+                       const struct mc_vec *ret, uint64_t operation) {
+    const struct mc_str *keys = args->keys.items;
+    const struct mw_e_vec *answers = ret->items;
+    for (size_t i = 0; i < ret->count; i++) {
+        started(sim, keys[i], args->client, operation, &answers[i]);
+    }
+}
+
+static void spy_ends(struct sim *sim, struct mc_uuid writer, const struct mc_vec *metas,
+                     const struct mc_vec *ret) {
+    const struct mw_object_meta *meta = metas->items;
+    const struct mw_e_void *answers = ret->items;
+    for (size_t i = 0; i < ret->count; i++) {
+        ended(sim, meta[i].key, writer, answers[i].error);
+    }
+}
+
+static void spy_revokes(struct sim *sim, struct mc_uuid writer, const struct mc_vec *names,
+                        const struct mc_vec *ret) {
+    const struct mc_str *keys = names->items;
+    const struct mw_e_void *answers = ret->items;
+    for (size_t i = 0; i < ret->count; i++) {
+        revoked(sim, keys[i], writer, answers[i].error);
+    }
+}
+
+static void spy_lists(struct sim *sim, const struct mw_a_keys *args, const struct mc_vec *ret) {
+    const struct mc_str *keys = args->keys.items;
+    const struct mw_e_list *answers = ret->items;
+    for (size_t i = 0; i < ret->count; i++) {
+        listed(sim, keys[i], &answers[i]);
+    }
+}
+
+static void spy_batch_remove(struct sim *sim, const struct mw_a_batch_remove *args) {
+    const struct mc_str *keys = args->keys.items;
+    for (size_t i = 0; args->force && i < args->keys.count; i++) {
+        forced(sim, &keys[i]);
+    }
+}
+
+/* Requests that speak of one key or one segment. */
+static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args, const void *ret,
+                       uint64_t operation) {
+    const struct mw_a_put_start *start = args;
+    const struct mw_a_put_end *end = args;
+    const struct mw_a_put_revoke *revoke = args;
+    const struct mw_a_remove *removal = args;
+    switch (rpc) {
+    case MC_RPC_PutStart:
+    case MC_RPC_UpsertStart:
+        started(sim, start->key, start->client, operation, ret);
+        break;
+    case MC_RPC_PutEnd:
+    case MC_RPC_UpsertEnd:
+        ended(sim, end->meta.key, end->client, ((const struct mw_e_void *)ret)->error);
+        break;
+    case MC_RPC_PutRevoke:
+    case MC_RPC_UpsertRevoke:
+        revoked(sim, revoke->key, revoke->client, ((const struct mw_e_void *)ret)->error);
+        break;
+    case MC_RPC_GetReplicaList:
+        listed(sim, ((const struct mw_a_key *)args)->key, ret);
+        break;
+    case MC_RPC_Remove:
+        if (removal->force) {
+            forced(sim, &removal->key);
+        }
+        break;
+    case MC_RPC_MountSegment:
+        mounted(sim, &((const struct mw_a_mount *)args)->segment,
+                ((const struct mw_e_void *)ret)->error);
+        break;
+    case MC_RPC_ReMountSegment:
+        mounted(sim, ((const struct mw_a_remount *)args)->segments.items,
+                ((const struct mw_e_void *)ret)->error);
+        break;
+    case MC_RPC_RemoveByRegex:
+        if (removal->force) {
+            forced(sim, NULL);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+static void spy(struct sim *sim, enum mc_master_rpc rpc, const void *args, const void *ret,
+                uint64_t operation) {
+    const struct mw_a_batch_put_end *ends = args;
+    const struct mw_a_batch_put_revoke *revokes = args;
+    switch (rpc) {
+    case MC_RPC_BatchPutStart:
+    case MC_RPC_BatchUpsertStart:
+        spy_starts(sim, args, ret, operation);
+        break;
+    case MC_RPC_BatchPutEnd:
+        spy_ends(sim, ends->client, &ends->metas, ret);
+        break;
+    case MC_RPC_BatchUpsertEnd: {
+        const struct mw_a_batch_upsert_end *upserts = args;
+        spy_ends(sim, upserts->client, &upserts->metas, ret);
+        break;
+    }
+    case MC_RPC_BatchPutRevoke:
+        spy_revokes(sim, revokes->client, &revokes->keys, ret);
+        break;
+    case MC_RPC_BatchUpsertRevoke: {
+        const struct mw_a_batch_upsert_revoke *upserts = args;
+        spy_revokes(sim, upserts->client, &upserts->keys, ret);
+        break;
+    }
+    case MC_RPC_BatchGetReplicaList:
+        spy_lists(sim, args, ret);
+        break;
+    case MC_RPC_BatchRemove:
+        spy_batch_remove(sim, args);
+        break;
+    case MC_RPC_RemoveAll:
+        if (((const struct mw_a_remove_all *)args)->force) {
+            forced(sim, NULL);
+        }
+        break;
+    default:
+        spy_single(sim, rpc, args, ret, operation);
+    }
+}
+
+void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request,
+                    struct mc_str reply, uint64_t operation) {
+    const struct mc_rpc_desc *desc = mc_master_rpc_find(function_id);
+    struct mc_arena *arena = &sim->spy_arena;
+    void *args = mc_arena_zalloc(arena, desc->args_size + 1);
+    void *ret = mc_arena_zalloc(arena, desc->ret_size + 1);
+    unsigned version = 0;
+    if (mc_master_rpc_decode_args(desc, request, arena, args, &version) != MC_OK ||
+        mc_master_rpc_decode_ret(desc, version, reply, arena, ret) != MC_OK) {
+        breach(sim, "%s cannot be decoded", desc->name);
+    } else {
+        spy(sim, mc_master_rpc_index(desc), args, ret, operation);
+    }
+    mc_arena_reset(arena);
+}
+
+/* ---- losses -------------------------------------------------------------------------------- */
+
+/* The promises of a master that has gone are still believed by those who got them. */
+void sim_ledger_master_lost(struct sim *sim) {
+    for (size_t i = 0; i < sim->extent_count; i++) {
+        sim->extents[i].known = false;
+    }
+    memset(sim->writer_of, 0, sizeof(sim->writer_of));
+}

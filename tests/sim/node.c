@@ -1,0 +1,97 @@
+/*
+ * A store node: it mounts its memory, pings, and mounts fresh memory when the master has forgotten
+ * it. It does what client/store_open.c does on threads, over the same mc_ops_* calls.
+ *
+ * Addresses are not used twice, neither by fresh memory (mc_ops_node promises that) nor by a node
+ * that was started again, except in runs with checksums, where some restarts find their memory
+ * where the old one was.
+ */
+#include "sim/sim.h"
+
+static uint64_t fresh_base(struct sim_node *node) {
+    return (node->index + 1ull) << 40 | ++node->generations << 24;
+}
+
+static void drop_region(struct sim_node *node) {
+    if (node->region != NULL) {
+        sim_region_unref(node->region);
+        node->region = NULL;
+    }
+}
+
+static void take_region(struct sim_node *node, struct mc_ops_segment *segment, uint64_t base) {
+    struct sim *sim = node->process.sim;
+    drop_region(node);
+    node->region = sim_region_make(sim, base, sim->profile.segment_bytes);
+    segment->id = mc_uuid_make(&sim->rng);
+    segment->base = base;
+    segment->size = node->region->size;
+    sim_trace(sim, "%s has fresh memory at %#llx", node->process.name, (unsigned long long)base);
+}
+
+static enum mc_status fresh_memory(void *ctx, struct mc_ops_segment *segment) {
+    struct sim_node *node = ctx;
+    if (node->process.dead) {
+        return MC_INTERNAL_ERROR;
+    }
+    take_region(node, segment, fresh_base(node));
+    return MC_OK;
+}
+
+static void serve(struct sim_node *node) {
+    struct sim_process *process = &node->process;
+    const struct sim_profile *profile = &process->sim->profile;
+    if (mc_ops_mount(process->ops, &node->ops) != MC_OK) {
+        sim_trace(process->sim, "%s gives up", process->name);
+        return;
+    }
+    while (!process->dead && !node->leaving) {
+        sim_sleep(process, profile->ping_ns);
+        enum mc_status status = mc_ops_heartbeat(process->ops, &node->ops);
+        if (status != MC_OK) {
+            sim_trace(process->sim, "%s: heartbeat: %s", process->name, mc_status_name(status));
+        }
+    }
+    if (!process->dead && mc_ops_unmount(process->ops, &node->ops) != MC_OK) {
+        sim_trace(process->sim, "%s leaves without having been unmounted", process->name);
+    }
+}
+
+static void start_again(struct sim *sim, void *arg, uint64_t word) {
+    struct sim_node *node = arg;
+    if (!sim->closing && node->process.fiber.stack == NULL) {
+        sim_node_start(node);
+    }
+}
+
+static void node_main(void *arg) {
+    struct sim_node *node = arg;
+    struct sim *sim = node->process.sim;
+    serve(node);
+    node->up = false;
+    drop_region(node);
+    sim_process_end(&node->process);
+    sim_at(sim, sim->now_ns + sim_between(sim, 100 * MC_MS, 2 * MC_SEC), start_again, node, 0);
+}
+
+void sim_node_start(struct sim_node *node) {
+    struct sim *sim = node->process.sim;
+    uint64_t old_base = node->ops.segment.base;
+    bool same_place = old_base != 0 && sim->profile.reuse_addresses && sim_odds(sim, 50);
+    node->ops = (struct mc_ops_node){.name = node->process.name,
+                                     .te_endpoint = node->process.name,
+                                     .protocol = "tcp",
+                                     .host_id = "",
+                                     .fresh_memory = fresh_memory,
+                                     .ctx = node};
+    take_region(node, &node->ops.segment, same_place ? old_base : fresh_base(node));
+    node->up = true;
+    node->leaving = false;
+    sim_process_start(&node->process, node_main, node);
+}
+
+void sim_node_crash(struct sim_node *node) {
+    node->up = false; /* before its stack unwinds: nothing of it can be reached */
+    sim_process_crash(&node->process);
+    MC_ASSERT(node->region == NULL);
+}

@@ -1,0 +1,168 @@
+/*
+ * The oracle: which bytes may a read of a key return?
+ *
+ * Every value that is ever put has an id in its first eight bytes, and all others follow from it,
+ * so bytes name the put that they come from, and a torn or foreign byte is seen.
+ *
+ * A value becomes readable at most once, at one moment (its PutEnd), and never again after it has
+ * gone. `latest_ns` bounds that moment from above: the end of the put when it was successful, the
+ * longest life of a message more when it was not. So whatever proves that at some moment in [a, b]
+ * the key did not hold value v, with v.latest < a, proves that v has gone for good by b: a read of
+ * another value, a miss, a successful removal or upsert. A read that begins after v was proved gone
+ * and returns v is a fault. A miss is never one: this is a cache.
+ */
+#include <stdio.h>
+
+#include "sim/sim.h"
+
+static const char *const KEYS[SIM_KEYS] = {"a/0", "a/1", "a/2", "a/3", "b/0", "b/1",
+                                           "b/2", "b/3", "c/0", "c/1", "c/2", "c/3"};
+
+const char *sim_key_name(unsigned key) {
+    return KEYS[key];
+}
+
+unsigned sim_key_find(struct mc_str name) {
+    for (unsigned i = 0; i < SIM_KEYS; i++) {
+        if (mc_str_eq(name, mc_str_from(KEYS[i]))) {
+            return i;
+        }
+    }
+    return SIM_NO_KEY;
+}
+
+/* ---- values -------------------------------------------------------------------------------- */
+
+static uint64_t word_of(uint64_t id, uint64_t i) {
+    uint64_t word = id + i * 0x9e3779b97f4a7c15u;
+    word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9u;
+    return i == 0 ? id : word ^ word >> 27;
+}
+
+static void fill(uint64_t id, uint8_t *bytes, uint64_t size) {
+    for (uint64_t done = 0; done < size; done += 8) {
+        uint64_t word = word_of(id, done / 8);
+        memcpy(bytes + done, &word, mc_min_u64(8, size - done));
+    }
+}
+
+static uint64_t wrong_bytes(uint64_t id, const uint8_t *bytes, uint64_t size, uint64_t *first) {
+    uint8_t expected[SIM_VALUE_MAX];
+    uint64_t wrong = 0;
+    fill(id, expected, size);
+    if (memcmp(expected, bytes, size) == 0) {
+        return 0;
+    }
+    for (uint64_t i = size; i-- > 0;) {
+        if (expected[i] != bytes[i]) {
+            wrong++;
+            *first = i;
+        }
+    }
+    return wrong;
+}
+
+struct sim_value *sim_value_make(struct sim *sim, struct sim_process *writer, unsigned key,
+                                 uint64_t size, void *bytes) {
+    MC_ASSERT(size >= 8 && size <= SIM_VALUE_MAX);
+    if (sim->value_count == sim->value_capacity) {
+        sim->value_capacity = sim->value_capacity ? sim->value_capacity * 2 : 256;
+        sim->values = mc_realloc(sim->values, sim->value_capacity * sizeof(*sim->values));
+    }
+    /* scrambled, so that no byte of one id is that of the next */
+    uint64_t id = (uint64_t)(sim->value_count + 1) * 0x9e3779b97f4a7c15u;
+    struct sim_value *value = &sim->values[sim->value_count++];
+    *value = (struct sim_value){.id = id,
+                                .key = key,
+                                .size = size,
+                                .operation = writer->operation,
+                                .latest_ns = UINT64_MAX,
+                                .gone_ns = UINT64_MAX};
+    fill(id, bytes, size);
+    return value;
+}
+
+void sim_values_settle(struct sim *sim, uint64_t operation, unsigned key, bool certain) {
+    for (size_t i = sim->value_count; i-- > 0 && sim->values[i].operation >= operation;) {
+        struct sim_value *value = &sim->values[i];
+        if (value->operation == operation && value->key == key) {
+            value->latest_ns = sim->now_ns + (certain ? 0 : SIM_LATE_NS);
+        }
+    }
+}
+
+void sim_oracle_ended(struct sim *sim, uint64_t operation, unsigned key) {
+    for (size_t i = sim->value_count; i-- > 0 && sim->values[i].operation >= operation;) {
+        struct sim_value *value = &sim->values[i];
+        if (value->operation == operation && value->key == key) {
+            value->ended = true;
+        }
+    }
+}
+
+/* ---- evidence ------------------------------------------------------------------------------ */
+
+/* All but those of `operation`. */
+static void others_gone(struct sim *sim, unsigned key, uint64_t began_ns, uint64_t operation) {
+    for (size_t i = 0; i < sim->value_count; i++) {
+        struct sim_value *value = &sim->values[i];
+        if (value->key == key && value->operation != operation && value->latest_ns < began_ns) {
+            value->gone_ns = mc_min_u64(value->gone_ns, sim->now_ns);
+        }
+    }
+}
+
+void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns) {
+    others_gone(sim, key, began_ns, 0);
+}
+
+void sim_oracle_replaced(struct sim *sim, uint64_t operation, unsigned key, uint64_t began_ns) {
+    others_gone(sim, key, began_ns, operation);
+}
+
+static struct sim_value *identify(struct sim *sim, const uint8_t *bytes, uint64_t size) {
+    uint64_t id;
+    if (size < sizeof(id)) {
+        return NULL;
+    }
+    memcpy(&id, bytes, sizeof(id));
+    for (size_t i = sim->value_count; i-- > 0;) {
+        if (sim->values[i].id == id) {
+            return &sim->values[i];
+        }
+    }
+    return NULL;
+}
+
+void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
+                     uint64_t size, uint64_t began_ns) {
+    struct sim_value *value = identify(sim, bytes, size);
+    uint64_t first = 0;
+    if (value == NULL) {
+        sim_fail(sim, "%s read bytes from %s that no put has written", who, sim_key_name(key));
+        return;
+    }
+    sim_note(sim, value->id);
+    uint64_t wrong = value->size == size ? wrong_bytes(value->id, bytes, size, &first) : 0;
+    unsigned long long number = (unsigned long long)(value - sim->values);
+    if (value->key != key) {
+        sim_fail(sim, "%s read value %llu from %s, but it was put to %s", who, number,
+                 sim_key_name(key), sim_key_name(value->key));
+    } else if (value->size != size) {
+        sim_fail(sim, "%s read %llu bytes of value %llu from %s, but it has %llu", who,
+                 (unsigned long long)size, number, sim_key_name(key),
+                 (unsigned long long)value->size);
+    } else if (wrong > 0) {
+        sim_fail(sim, "%s read value %llu from %s with %llu of %llu bytes wrong, from byte %llu on",
+                 who, number, sim_key_name(key), (unsigned long long)wrong,
+                 (unsigned long long)size, (unsigned long long)first);
+    } else if (!value->ended && !sim->options.outside_only) {
+        sim_fail(sim, "%s read value %llu from %s before its put was ended", who, number,
+                 sim_key_name(key));
+    } else if (value->gone_ns < began_ns) {
+        sim_fail(sim, "%s read value %llu from %s, which had gone %.6f s before", who, number,
+                 sim_key_name(key), (double)(began_ns - value->gone_ns) / 1e9);
+    }
+    sim->result->coverage.bytes_verified += size;
+    others_gone(sim, key, began_ns, value->operation);
+}

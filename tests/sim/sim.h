@@ -1,0 +1,288 @@
+/*
+ * sim: a whole cluster in one thread, from a seed.
+ *
+ * One real master (mc_master_serve), three store nodes and eight clients that run the real protocol
+ * code (client/ops.h), over a simulated network and simulated memory, in virtual time. Everything
+ * that happens is an event in a heap ordered by (time, sequence); every choice comes from one
+ * random generator. So a seed is a history, and a failure is a seed.
+ *
+ *     world.c     the heap, the clock, processes, the master, faults, the phases of a run
+ *     fiber.c     the stacks of the processes
+ *     net.c       requests to the master and their answers: late, lost, doubled, overtaking
+ *     memory.c    the nodes' memory and moves to and from it, landing piece by piece
+ *     node.c      a store node: mount, heartbeat, leave
+ *     workload.c  what the clients do
+ *     auditor.c   what a calm cluster owes, at the end of a run
+ *     oracle.c    which bytes a read may return (the view from outside)
+ *     ledger.c    what the master has promised about places (the view from inside)
+ *
+ * The bounds that the protocol relies on and the network keeps: a request is carried out at most
+ * SIM_LATE_NS after it was sent; a written byte lands at most SIM_LATE_NS after it was posted;
+ * the master's release timeout is longer than an operation and that together. The Start requests
+ * of puts and the mounts are delivered at most once, as the port promises (client/port.h); all
+ * others may be doubled.
+ */
+#ifndef MC_TESTS_SIM_SIM_H
+#define MC_TESTS_SIM_SIM_H
+
+#include "client/ops.h"
+#include "master/master.h"
+#include "sim/fiber.h"
+
+#define SIM_NODES     3
+#define SIM_CLIENTS   8
+#define SIM_AUDITOR   SIM_CLIENTS /* one more client, which comes when the others have gone */
+#define SIM_KEYS      12
+#define SIM_GROUPS    3
+#define SIM_BATCH     6
+#define SIM_NO_KEY    SIM_KEYS
+#define SIM_VALUE_MAX 2048u
+#define SIM_LATE_NS   (4 * MC_SEC)
+
+/* Clients and ports that are wrong on purpose, without touching production code: the oracle must
+ * notice. */
+enum sim_break {
+    SIM_BREAK_NONE,
+    SIM_BREAK_SLOW_CLOCK, /* a client's clock stands still while bytes move: no lease check fails */
+    SIM_BREAK_HIDE_DOUBT, /* a write that may still land is reported as a plain failure */
+};
+
+struct sim_options {
+    uint64_t seed;
+    bool verbose;
+    uint64_t steps; /* stop after so many events, without a verdict; 0 = run to the end */
+    enum mc_master_break master_break;
+    enum sim_break client_break;
+    bool outside_only; /* judge only by what clients see: neither ledger nor fsck */
+};
+
+/* What happened, so that a test can prove that it was not nothing. */
+#define SIM_COVERAGE(X)                                                                            \
+    X(gets)                                                                                        \
+    X(gets_ok)                                                                                     \
+    X(gets_missing)                                                                                \
+    X(gets_not_ready)                                                                              \
+    X(gets_lease_expired)                                                                          \
+    X(gets_failed)                                                                                 \
+    X(bytes_verified)                                                                              \
+    X(puts)                                                                                        \
+    X(puts_ok) X(puts_refused) X(puts_failed) X(upserts) X(upserts_ok) X(upserts_failed)           \
+        X(removes_ok) X(removes_leased) X(exist_answers) X(views) X(view_reads) X(requests)        \
+            X(requests_lost) X(requests_doubled) X(requests_late) X(answers_lost) X(answers_late)  \
+                X(pieces) X(pieces_late) X(acks_lost) X(moves_refused) X(master_crashes)           \
+                    X(node_crashes) X(client_crashes) X(cuts) X(leaves) X(remounts) X(failovers)   \
+                        X(renewals) X(in_doubt) X(checksum_mismatches) X(overwritten_in_place)     \
+                            X(fscks) X(leases_tracked)
+struct sim_coverage {
+#define X(name) uint64_t name;
+    SIM_COVERAGE(X)
+#undef X
+};
+
+struct sim_result {
+    bool failed;
+    char failure[1024];
+    uint64_t hash; /* of every event, request, answer and result */
+    uint64_t events;
+    uint64_t virtual_ns;
+    struct sim_coverage coverage;
+};
+
+void sim_run(const struct sim_options *options, struct sim_result *result);
+
+/* ---- the inside ---------------------------------------------------------------------------- */
+
+struct sim;
+/* Handlers own `arg`. While sim->closing they only give it back. */
+typedef void (*sim_fire_fn)(struct sim *sim, void *arg, uint64_t word);
+struct sim_event {
+    uint64_t at;
+    uint64_t sequence;
+    sim_fire_fn fire;
+    void *arg;
+    uint64_t word;
+};
+
+/* Chosen once per seed. Rates are in 1/10,000. */
+struct sim_profile {
+    bool faulty;
+    unsigned loss, doubling, slow, very_slow, ack_loss;
+    unsigned crash_client, crash_node, crash_master, cut, leave; /* shares of one fault event */
+    uint64_t fault_period_ns;
+    bool checksum;
+    bool force;           /* removals may take what is leased; only with checksums */
+    bool reuse_addresses; /* a node that restarts may have its memory where it was; only with
+                             checksums */
+    uint64_t lease_ms, timeout_ms, discard_ms, release_ms, client_ttl_ms;
+    uint64_t tick_ns, ping_ns;
+    uint64_t segment_bytes, round_bytes;
+    const char *strategy;
+    double eviction_ratio, watermark;
+    unsigned operations; /* of each client */
+};
+
+/* Whoever runs on a fiber and talks to the master. */
+struct sim_process {
+    struct sim *sim;
+    struct mc_port port;
+    struct mc_clock clock;
+    struct sim_fiber fiber;
+    char name[16];
+    bool dead; /* crashed: every port function fails at once, so that the stack unwinds */
+    uint64_t wait_serial;  /* of the park; a wake-up for another one wakes nobody */
+    uint64_t cut_until_ns; /* nothing gets through to or from it */
+    uint64_t clock_lag_ns; /* SIM_BREAK_SLOW_CLOCK */
+    uint64_t operation;    /* serial of what it is doing; travels with its requests */
+    struct mc_ops *ops;
+    struct mc_uuid id;
+};
+
+struct sim_region { /* memory of a node, or of one that was */
+    unsigned refs;
+    uint64_t base, size;
+    uint8_t *bytes;
+};
+
+struct sim_node {
+    struct sim_process process;
+    unsigned index;
+    bool up;
+    bool leaving;
+    struct sim_region *region; /* what peers can reach */
+    uint64_t generations;
+    struct mc_ops_node ops;
+};
+
+struct sim_client {
+    struct sim_process process;
+    unsigned index;
+    unsigned operations_left;
+    bool finished;
+    uint8_t buffer[SIM_BATCH][SIM_VALUE_MAX];
+};
+
+struct sim_value {
+    uint64_t id; /* in the first eight bytes */
+    unsigned key;
+    uint64_t size;
+    uint64_t operation; /* that puts it */
+    uint64_t latest_ns; /* it cannot become readable after this */
+    uint64_t gone_ns; /* it was proved not to be there any more at this time; UINT64_MAX = never */
+    bool ended;       /* the master has carried out its PutEnd */
+};
+
+/* One extent that the master has given to a put. See ledger.c. */
+struct sim_extent {
+    uint64_t address, size, replica;
+    unsigned key;
+    struct mc_uuid writer;
+    uint64_t operation;
+    bool complete;
+    bool known;              /* of the master that runs now */
+    uint64_t write_until_ms; /* when not complete: its writer may write until then */
+    uint64_t lease_until_ms;
+};
+
+struct sim {
+    struct sim_options options;
+    struct sim_profile profile;
+    struct sim_result *result;
+    struct mc_rng rng;
+    struct mc_clock clock; /* the master's */
+    uint64_t now_ns;
+    bool closing, over;
+
+    struct sim_event *heap;
+    size_t heap_count, heap_capacity;
+    uint64_t sequence;
+
+    struct mc_master *master; /* NULL = down */
+    struct mc_arena master_arena, spy_arena;
+    uint64_t peer_words[MC_RPC_PEER_WORDS];
+    bool calm; /* no faults any more */
+
+    struct sim_node nodes[SIM_NODES];
+    struct sim_client clients[SIM_CLIENTS + 1];
+    struct sim_region **mapped;
+    size_t mapped_count, mapped_capacity;
+    uint64_t operations;
+
+    struct sim_value *values;
+    size_t value_count, value_capacity;
+    struct sim_extent *extents;
+    size_t extent_count, extent_capacity;
+    struct mc_uuid writer_of[SIM_KEYS + 1];
+};
+
+#define SIM_COUNT(sim, what) ((sim)->result->coverage.what++)
+
+/* world.c */
+void sim_fail(struct sim *sim, const char *format, ...) MC_PRINTF(2, 3);
+void sim_say(struct sim *sim, const char *format, ...) MC_PRINTF(2, 3);
+#define sim_trace(sim, ...)                                                                        \
+    do {                                                                                           \
+        if ((sim)->options.verbose) {                                                              \
+            sim_say((sim), __VA_ARGS__);                                                           \
+        }                                                                                          \
+    } while (0)
+void sim_note(struct sim *sim, uint64_t word); /* folds it into the hash of the history */
+void sim_at(struct sim *sim, uint64_t at_ns, sim_fire_fn fire, void *arg, uint64_t word);
+bool sim_chance(struct sim *sim, unsigned of_10000); /* a fault: never when calm */
+bool sim_odds(struct sim *sim, unsigned of_100);
+uint64_t sim_between(struct sim *sim, uint64_t least, uint64_t most);
+uint64_t sim_latency(struct sim *sim);
+static inline uint64_t sim_now_ms(const struct sim *sim) {
+    return sim->now_ns / MC_MS;
+}
+
+void sim_process_start(struct sim_process *process, void (*main)(void *arg), void *arg);
+void sim_process_end(struct sim_process *process); /* from its own fiber, last */
+void sim_process_crash(struct sim_process *process);
+void sim_park(struct sim_process *process, uint64_t until_ns); /* UINT64_MAX = until woken */
+void sim_wake(struct sim *sim, struct sim_process *process, uint64_t serial);
+void sim_sleep(struct sim_process *process, uint64_t ns);
+
+/* net.c, memory.c: the port */
+extern const struct mc_port_ops sim_port_ops;
+enum mc_status sim_port_call(struct mc_port *port, uint32_t function_id, struct mc_str body,
+                             uint64_t deadline_ns, struct mc_buf *reply);
+void sim_port_move(struct mc_port *port, struct mc_port_move *moves, size_t count,
+                   uint64_t deadline_ns);
+const void *sim_port_map(struct mc_port *port, struct mc_str endpoint, uint64_t remote_addr,
+                         uint64_t length);
+void sim_port_unmap(struct mc_port *port, struct mc_str endpoint, const void *ptr);
+struct sim_region *sim_region_make(struct sim *sim, uint64_t base, uint64_t size);
+void sim_region_unref(struct sim_region *region);
+
+/* node.c */
+void sim_node_start(struct sim_node *node);
+void sim_node_crash(struct sim_node *node);
+
+/* workload.c */
+void sim_client_start(struct sim_client *client);
+
+/* auditor.c */
+void sim_auditor_start(struct sim *sim);
+
+/* oracle.c */
+const char *sim_key_name(unsigned key);
+unsigned sim_key_find(struct mc_str name); /* SIM_NO_KEY when it is none of the workload's */
+struct sim_value *sim_value_make(struct sim *sim, struct sim_process *writer, unsigned key,
+                                 uint64_t size, void *bytes);
+/* The operation is over. `certain`: whatever it did has happened. */
+void sim_values_settle(struct sim *sim, uint64_t operation, unsigned key, bool certain);
+void sim_oracle_ended(struct sim *sim, uint64_t operation, unsigned key);
+/* A read that began at began_ns returned these bytes. */
+void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
+                     uint64_t size, uint64_t began_ns);
+/* Somewhere in [began_ns, now] the key had a value of this operation. */
+void sim_oracle_replaced(struct sim *sim, uint64_t operation, unsigned key, uint64_t began_ns);
+/* Somewhere in [began_ns, now] the key was not readable. */
+void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns);
+
+/* ledger.c: a look at each request that the master has carried out, and at its answer */
+void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request,
+                    struct mc_str reply, uint64_t operation);
+void sim_ledger_master_lost(struct sim *sim);
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * The simulator notices a cluster that is wrong on purpose, each kind within 200 seeds.
+ *
+ * A checker that has never found anything proves nothing. Each wrong cluster must be caught
+ * twice: with all checks, and only by what clients get to see. The clients are made wrong through
+ * their port, so their code is the real one.
+ *
+ *     test_sim_broken                  all kinds
+ *     test_sim_broken KIND SEED        one kind and seed, told event by event
+ */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "sim/sim.h"
+
+#define SEEDS 200
+
+static const struct {
+    const char *name;
+    enum mc_master_break master;
+    enum sim_break client;
+    bool outside; /* can be judged from outside: it does not run into an assertion of its own */
+} KINDS[] = {
+    {"early-free", MC_BREAK_EARLY_FREE, SIM_BREAK_NONE, false},
+    {"early-visible", MC_BREAK_EARLY_VISIBLE, SIM_BREAK_NONE, true},
+    {"no-leases", MC_BREAK_NO_LEASES, SIM_BREAK_NONE, true},
+    {"any-writer", MC_BREAK_ANY_WRITER, SIM_BREAK_NONE, true},
+    {"slow-clock", MC_BREAK_NONE, SIM_BREAK_SLOW_CLOCK, true},
+    {"hidden-doubt", MC_BREAK_NONE, SIM_BREAK_HIDE_DOUBT, true},
+};
+
+static bool caught(size_t kind, uint64_t seed, bool outside_only, bool verbose) {
+    struct sim_options options = {.seed = seed,
+                                  .verbose = verbose,
+                                  .master_break = KINDS[kind].master,
+                                  .client_break = KINDS[kind].client,
+                                  .outside_only = outside_only};
+    struct sim_result result;
+    sim_run(&options, &result);
+    if (result.failed) {
+        printf("%-14s %-7s seed %3llu: %s\n", KINDS[kind].name, outside_only ? "outside" : "all",
+               (unsigned long long)seed, result.failure);
+    }
+    return result.failed;
+}
+
+static bool caught_within(size_t kind, bool outside_only) {
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        if (caught(kind, seed, outside_only, false)) {
+            return true;
+        }
+    }
+    printf("%-14s NOT CAUGHT within %d seeds\n", KINDS[kind].name, SEEDS);
+    return false;
+}
+
+int main(int argc, char **argv) {
+    bool all = true;
+    uint64_t seed;
+    setvbuf(stdout, NULL, _IOLBF, 1 << 16);
+    if (mc_log_set_level("OFF") != MC_OK) {
+        return 2;
+    }
+    for (size_t kind = 0; kind < MC_ARRAY_LEN(KINDS); kind++) {
+        if (argc != 3) {
+            all = caught_within(kind, false) && all;
+            all = (!KINDS[kind].outside || caught_within(kind, true)) && all;
+        } else if (strcmp(argv[1], KINDS[kind].name) == 0 &&
+                   mc_parse_u64(argv[2], 0, UINT64_MAX, &seed) == MC_OK) {
+            (void)caught(kind, seed, false, true);
+        }
+    }
+    return all ? 0 : 1;
+}

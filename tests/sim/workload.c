@@ -1,0 +1,384 @@
+/*
+ * What the clients do: puts, gets, upserts, removals, probes and views of a dozen keys, one by one
+ * and in batches, each result told to the oracle.
+ *
+ * Every operation must end within its timeout and what ops.h adds to it for cleaning up, whatever
+ * the network does. In a run without faults no operation may fail for want of an answer.
+ */
+#include "sim/sim.h"
+
+#define CLEANUP_NS (3 * MC_SEC) /* OPS_CLEANUP_MS for the end and for the revocation, and some */
+#define VIEW_STEPS 6
+
+struct batch {
+    struct mc_store_item items[SIM_BATCH];
+    struct mc_slice slices[SIM_BATCH][3];
+    unsigned keys[SIM_BATCH];
+    size_t count;
+};
+
+static const uint64_t SIZES[] = {40, 190, 700, 1400};
+
+/* ---- choosing ------------------------------------------------------------------------------ */
+
+static unsigned some_key(struct sim *sim) {
+    /* the first ones are hot */
+    return (unsigned)mc_rng_below(&sim->rng, sim_odds(sim, 50) ? 4 : SIM_KEYS);
+}
+
+/* Each key has its usual size, so that upserts often find one of equal size. */
+static uint64_t some_size(struct sim *sim, unsigned key) {
+    unsigned which = sim_odds(sim, 75) ? key % 4 : (unsigned)mc_rng_below(&sim->rng, 4);
+    return SIZES[which];
+}
+
+/* Cuts [bytes, bytes + size) into slices. */
+static void slice(struct sim *sim, struct batch *b, size_t i, uint8_t *bytes, uint64_t size) {
+    size_t count = (size_t)sim_between(sim, 1, 3);
+    uint64_t done = 0;
+    for (size_t s = 0; s < count; s++) {
+        uint64_t end = s + 1 == count ? size : sim_between(sim, done, size);
+        b->slices[i][s] = (struct mc_slice){bytes + done, end - done};
+        done = end;
+    }
+    b->items[i] = (struct mc_store_item){
+        .key = sim_key_name(b->keys[i]), .slices = b->slices[i], .slice_count = count};
+}
+
+/* Distinct keys. */
+static void choose_keys(struct sim *sim, struct batch *b, size_t count) {
+    unsigned taken = 0;
+    b->count = 0;
+    for (size_t tries = 0; tries < 2 * count && b->count < count; tries++) {
+        unsigned key = some_key(sim);
+        if ((taken >> key & 1) == 0) {
+            taken |= 1u << key;
+            b->keys[b->count++] = key;
+        }
+    }
+}
+
+static void group_names(struct batch *b, const char **names) {
+    static const char *const GROUPS[SIM_GROUPS] = {"", "even", "odd"};
+    for (size_t i = 0; i < b->count; i++) { /* a key's group never changes; "b/" keys have one */
+        bool grouped = sim_key_name(b->keys[i])[0] == 'b';
+        names[i] = GROUPS[grouped ? 1 + b->keys[i] % 2 : 0];
+    }
+}
+
+/* ---- telling ------------------------------------------------------------------------------- */
+
+static bool answered(enum mc_status status) {
+    return status != MC_RPC_FAIL && status != MC_RPC_TIMEOUT && status != MC_TRANSFER_FAIL;
+}
+
+/* Checks what holds for every operation. */
+static void ended(struct sim_client *client, const char *what, enum mc_status status,
+                  uint64_t began_ns, unsigned chunks) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    sim_note(sim, (uint64_t)(unsigned)status);
+    sim_trace(sim, "%s: %s = %s", process->name, what, mc_status_name(status));
+    if (process->dead) {
+        return;
+    }
+    if (!answered(status) && !sim->profile.faulty) {
+        sim_fail(sim, "%s: %s failed without any fault: %s", process->name, what,
+                 mc_status_name(status));
+    }
+    if (status == MC_CHECKSUM_MISMATCH && !sim->profile.force && !sim->profile.reuse_addresses) {
+        sim_fail(sim, "%s: %s read bytes under a lease that were not the object's", process->name,
+                 what);
+    }
+    uint64_t limit = chunks * (sim->profile.timeout_ms * MC_MS + CLEANUP_NS);
+    if (sim->now_ns - began_ns > limit && sim->options.client_break == SIM_BREAK_NONE) {
+        sim_fail(sim, "%s: %s took %.3f s", process->name, what,
+                 (double)(sim->now_ns - began_ns) / 1e9);
+    }
+}
+
+static void count_get(struct sim *sim, enum mc_status status) {
+    struct sim_coverage *coverage = &sim->result->coverage;
+    coverage->gets++;
+    switch (status) {
+    case MC_OK:
+        coverage->gets_ok++;
+        break;
+    case MC_OBJECT_NOT_FOUND:
+        coverage->gets_missing++;
+        break;
+    case MC_REPLICA_IS_NOT_READY:
+        coverage->gets_not_ready++;
+        break;
+    case MC_LEASE_EXPIRED:
+        coverage->gets_lease_expired++;
+        break;
+    default:
+        coverage->gets_failed++;
+    }
+}
+
+/* ---- operations ---------------------------------------------------------------------------- */
+
+static void get(struct sim_client *client, size_t count) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    struct batch b;
+    choose_keys(sim, &b, count);
+    for (size_t i = 0; i < b.count; i++) {
+        memset(client->buffer[i], 0xee, SIM_VALUE_MAX);
+        slice(sim, &b, i, client->buffer[i], SIM_VALUE_MAX);
+    }
+    enum mc_status status = mc_ops_get(process->ops, b.items, b.count);
+    MC_ASSERT(status == MC_OK);
+    for (size_t i = 0; i < b.count; i++) {
+        enum mc_status own = b.items[i].status;
+        ended(client, "get", own, began, 1);
+        if (process->dead) {
+            continue;
+        }
+        count_get(sim, own);
+        if (own == MC_OK) {
+            sim_oracle_read(sim, process->name, b.keys[i], client->buffer[i], b.items[i].length,
+                            began);
+        } else if (own == MC_OBJECT_NOT_FOUND || own == MC_REPLICA_IS_NOT_READY) {
+            sim_oracle_absent(sim, b.keys[i], began);
+        }
+    }
+}
+
+static void count_put(struct sim *sim, enum mc_status status, bool upsert) {
+    struct sim_coverage *coverage = &sim->result->coverage;
+    bool ok = status == MC_OK;
+    if (upsert) {
+        coverage->upserts++;
+        coverage->upserts_ok += ok;
+        coverage->upserts_failed += !ok;
+    } else {
+        coverage->puts++;
+        coverage->puts_ok += ok;
+        coverage->puts_refused += status == MC_NO_AVAILABLE_HANDLE;
+        coverage->puts_failed += !ok && status != MC_NO_AVAILABLE_HANDLE;
+    }
+}
+
+static void put(struct sim_client *client, size_t count, bool upsert) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    uint64_t operation = process->operation;
+    struct batch b;
+    const char *groups[SIM_BATCH];
+    choose_keys(sim, &b, count);
+    unsigned chunks = 1;
+    if (b.count > 1 && b.count < SIM_BATCH && sim_odds(sim, 10)) {
+        chunks = 2;
+        b.keys[b.count++] = b.keys[0]; /* a caller who names a key twice */
+    }
+    for (size_t i = 0; i < b.count; i++) {
+        uint64_t size = some_size(sim, b.keys[i]);
+        sim_value_make(sim, process, b.keys[i], size, client->buffer[i]);
+        slice(sim, &b, i, client->buffer[i], size);
+        sim_trace(sim, "%s: value %zu for %s, %llu bytes", process->name, sim->value_count - 1,
+                  sim_key_name(b.keys[i]), (unsigned long long)size);
+    }
+    group_names(&b, groups);
+    struct mc_replicate_config config = {.replica_num = sim_odds(sim, 40) ? 2 : 1,
+                                         .with_soft_pin = sim_odds(sim, 10),
+                                         .with_hard_pin = sim_odds(sim, 2),
+                                         .group_ids = groups,
+                                         .group_id_count = b.count};
+    enum mc_status status = mc_ops_put(process->ops, b.items, b.count, &config, upsert);
+    MC_ASSERT(status == MC_OK);
+    for (size_t i = 0; i < b.count; i++) {
+        enum mc_status own = b.items[i].status;
+        ended(client, upsert ? "upsert" : "put", own, began, chunks);
+        bool certain = own == MC_OK && !process->dead;
+        sim_values_settle(sim, operation, b.keys[i], certain);
+        if (process->dead) {
+            continue;
+        }
+        count_put(sim, own, upsert);
+        if (upsert && certain) {
+            sim_oracle_replaced(sim, operation, b.keys[i], began);
+        }
+    }
+}
+
+static void exist(struct sim_client *client, size_t count) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    struct batch b;
+    const char *names[SIM_BATCH];
+    bool found[SIM_BATCH];
+    enum mc_status results[SIM_BATCH];
+    choose_keys(sim, &b, count);
+    for (size_t i = 0; i < b.count; i++) {
+        names[i] = sim_key_name(b.keys[i]);
+    }
+    enum mc_status status = mc_ops_exist(process->ops, names, b.count, found, results);
+    MC_ASSERT(status == MC_OK);
+    for (size_t i = 0; i < b.count; i++) {
+        ended(client, "exist", results[i], began, 1);
+        if (!process->dead && results[i] == MC_OK) {
+            SIM_COUNT(sim, exist_answers);
+            if (!found[i]) {
+                sim_oracle_absent(sim, b.keys[i], began);
+            }
+        }
+    }
+}
+
+static void remove_keys(struct sim_client *client, size_t count) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    struct batch b;
+    const char *names[SIM_BATCH];
+    enum mc_status results[SIM_BATCH];
+    bool force = sim->profile.force && sim_odds(sim, 50);
+    choose_keys(sim, &b, count);
+    for (size_t i = 0; i < b.count; i++) {
+        names[i] = sim_key_name(b.keys[i]);
+    }
+    enum mc_status status = mc_ops_remove(process->ops, names, b.count, force, results);
+    MC_ASSERT(status == MC_OK);
+    for (size_t i = 0; i < b.count; i++) {
+        ended(client, force ? "forced removal" : "removal", results[i], began, 1);
+        if (process->dead) {
+            continue;
+        }
+        if (results[i] == MC_OK || results[i] == MC_OBJECT_NOT_FOUND) {
+            sim_oracle_absent(sim, b.keys[i], began);
+            sim->result->coverage.removes_ok += results[i] == MC_OK;
+        }
+        sim->result->coverage.removes_leased += results[i] == MC_OBJECT_HAS_LEASE;
+    }
+}
+
+static void remove_many(struct sim_client *client) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    bool force = sim->profile.force && sim_odds(sim, 50);
+    bool all = sim_odds(sim, 15);
+    char initial = "abc"[mc_rng_below(&sim->rng, 3)];
+    char pattern[] = {'^', initial, '/', 0};
+    uint64_t removed = 0;
+    enum mc_status status = all ? mc_ops_remove_all(process->ops, force, &removed)
+                                : mc_ops_remove_regex(process->ops, pattern, force, &removed);
+    ended(client, all ? "removal of all" : "removal by pattern", status, began, 1);
+    for (unsigned key = 0; force && status == MC_OK && !process->dead && key < SIM_KEYS; key++) {
+        if (all || sim_key_name(key)[0] == initial) {
+            sim_oracle_absent(sim, key, began);
+        }
+    }
+}
+
+static void look(struct sim_client *client) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    struct mc_replica_info replicas[SIM_NODES];
+    size_t count = 0;
+    uint64_t length = 0;
+    unsigned key = some_key(sim);
+    enum mc_status status =
+        sim_odds(sim, 50)
+            ? mc_ops_size(process->ops, sim_key_name(key), &length)
+            : mc_ops_replicas(process->ops, sim_key_name(key), replicas, SIM_NODES, &count);
+    ended(client, "look", status, began, 1);
+    if (status == MC_OK && !process->dead && count > SIM_NODES) {
+        sim_fail(sim, "%s has %zu replicas on %d nodes", sim_key_name(key), count, SIM_NODES);
+    }
+}
+
+/* Holds a view for some leases' time and looks at it again and again. */
+static void view(struct sim_client *client) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    unsigned key = some_key(sim);
+    struct mc_ops_view v;
+    enum mc_status status = mc_ops_view_open(process->ops, sim_key_name(key), &v);
+    ended(client, "view", status, began, 1);
+    if (status != MC_OK) {
+        return;
+    }
+    SIM_COUNT(sim, views);
+    uint64_t renew_at = 0;
+    for (unsigned i = 0; i < VIEW_STEPS && !process->dead; i++) {
+        uint8_t copy[SIM_VALUE_MAX];
+        MC_ASSERT(v.length <= sizeof(copy));
+        memcpy(copy, v.data, v.length);
+        if (!mc_ops_view_valid(v.record)) {
+            break;
+        }
+        SIM_COUNT(sim, view_reads);
+        sim_oracle_read(sim, process->name, key, copy, v.length, began);
+        if (renew_at <= sim->now_ns) {
+            renew_at = mc_ops_view_renew(process->ops);
+        }
+        sim_sleep(process, sim_between(sim, MC_MS, sim->profile.lease_ms * MC_MS / 2));
+    }
+    mc_ops_view_release(process->ops, v.record);
+}
+
+/* A view has no checksum, so it needs the rules that runs with checksums may break. */
+static bool views_hold(const struct sim *sim) {
+    return !sim->profile.force && !sim->profile.reuse_addresses;
+}
+
+static void operate(struct sim_client *client) {
+    struct sim *sim = client->process.sim;
+    size_t some = (size_t)sim_between(sim, 2, SIM_BATCH - 1);
+    unsigned pick = (unsigned)mc_rng_below(&sim->rng, 100);
+    client->process.operation = ++sim->operations;
+    if (pick < 28) {
+        get(client, 1);
+    } else if (pick < 40) {
+        get(client, some);
+    } else if (pick < 55) {
+        put(client, 1, false);
+    } else if (pick < 63) {
+        put(client, some, false);
+    } else if (pick < 75) {
+        put(client, 1, true);
+    } else if (pick < 79) {
+        put(client, some, true);
+    } else if (pick < 85) {
+        exist(client, sim_odds(sim, 50) ? 1 : some);
+    } else if (pick < 90) {
+        remove_keys(client, sim_odds(sim, 70) ? 1 : some);
+    } else if (pick < 92) {
+        remove_many(client);
+    } else if (pick < 95 || !views_hold(sim)) {
+        look(client);
+    } else {
+        view(client);
+    }
+}
+
+static void client_main(void *arg) {
+    struct sim_client *client = arg;
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    sim_sleep(process, sim_between(sim, 5 * MC_MS, 100 * MC_MS)); /* the nodes come first */
+    while (!process->dead && client->operations_left > 0) {
+        client->operations_left--;
+        operate(client);
+        sim_sleep(process, sim_between(sim, 0, sim_odds(sim, 5) ? 500 * MC_MS : 20 * MC_MS));
+    }
+    client->finished = client->operations_left == 0;
+    sim_process_end(process);
+}
+
+void sim_client_start(struct sim_client *client) {
+    if (client->operations_left == 0) {
+        client->finished = true;
+        return;
+    }
+    sim_process_start(&client->process, client_main, client);
+}

@@ -1,0 +1,510 @@
+/*
+ * The world: events, virtual time, processes, the master, faults, and the phases of a run.
+ *
+ * A run has three phases. First the clients do their operations while faults happen. When all are
+ * through, the world becomes calm: nothing is lost or late any more, who was down comes back, and
+ * the auditor (workload.c) demands that everything works and that all space returns. Then
+ * everything is taken down; handlers of events that are still queued only give back what they own.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "sim/sim.h"
+
+#define FSCK_EVERY_EVENTS 97 /* a prime: not in step with anything */
+#define EVENTS_MAX        2000000
+
+/* ---- saying -------------------------------------------------------------------------------- */
+
+void sim_say(struct sim *sim, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    printf("%10.6f  ", (double)sim->now_ns / 1e9);
+    vprintf(format, args);
+    putchar('\n');
+    va_end(args);
+}
+
+void sim_fail(struct sim *sim, const char *format, ...) {
+    struct sim_result *result = sim->result;
+    if (result->failed) {
+        return; /* the first fault is the one that explains the others */
+    }
+    result->failed = true;
+    int n = snprintf(result->failure, sizeof(result->failure),
+                     "at %.6f s, event %llu: ", (double)sim->now_ns / 1e9,
+                     (unsigned long long)result->events);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(result->failure + n, sizeof(result->failure) - (size_t)n, format, args);
+    va_end(args);
+    sim_trace(sim, "FAULT %s", result->failure);
+}
+
+void sim_note(struct sim *sim, uint64_t word) {
+    uint64_t hash = (sim->result->hash ^ word) * 0x9e3779b97f4a7c15u;
+    sim->result->hash = hash ^ hash >> 29;
+}
+
+/* ---- chance -------------------------------------------------------------------------------- */
+
+bool sim_odds(struct sim *sim, unsigned of_100) {
+    return mc_rng_below(&sim->rng, 100) < of_100;
+}
+
+bool sim_chance(struct sim *sim, unsigned of_10000) {
+    return mc_rng_below(&sim->rng, 10000) < of_10000 && !sim->calm;
+}
+
+uint64_t sim_between(struct sim *sim, uint64_t least, uint64_t most) {
+    return least + mc_rng_below(&sim->rng, most - least + 1);
+}
+
+/* Of one message: mostly a round number of network, sometimes a retransmission, rarely a stall. */
+uint64_t sim_latency(struct sim *sim) {
+    uint64_t ns = sim_between(sim, 30 * 1000, 300 * 1000);
+    if (sim_chance(sim, sim->profile.slow)) {
+        ns += sim_between(sim, MC_MS, 80 * MC_MS);
+    }
+    if (sim_chance(sim, sim->profile.very_slow)) {
+        ns += sim_between(sim, 100 * MC_MS, 1500 * MC_MS);
+    }
+    return ns;
+}
+
+/* ---- events -------------------------------------------------------------------------------- */
+
+static bool earlier(const struct sim_event *a, const struct sim_event *b) {
+    return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
+}
+
+void sim_at(struct sim *sim, uint64_t at_ns, sim_fire_fn fire, void *arg, uint64_t word) {
+    if (sim->heap_count == sim->heap_capacity) {
+        sim->heap_capacity = sim->heap_capacity ? sim->heap_capacity * 2 : 256;
+        sim->heap = mc_realloc(sim->heap, sim->heap_capacity * sizeof(*sim->heap));
+    }
+    struct sim_event event = {mc_max_u64(at_ns, sim->now_ns), sim->sequence++, fire, arg, word};
+    size_t i = sim->heap_count++;
+    for (; i > 0 && earlier(&event, &sim->heap[(i - 1) / 2]); i = (i - 1) / 2) {
+        sim->heap[i] = sim->heap[(i - 1) / 2];
+    }
+    sim->heap[i] = event;
+}
+
+static struct sim_event take_first(struct sim *sim) {
+    struct sim_event first = sim->heap[0];
+    struct sim_event moving = sim->heap[--sim->heap_count];
+    size_t i = 0;
+    for (size_t child = 1; child < sim->heap_count; child = 2 * i + 1) {
+        if (child + 1 < sim->heap_count && earlier(&sim->heap[child + 1], &sim->heap[child])) {
+            child++;
+        }
+        if (!earlier(&sim->heap[child], &moving)) {
+            break;
+        }
+        sim->heap[i] = sim->heap[child];
+        i = child;
+    }
+    if (sim->heap_count > 0) {
+        sim->heap[i] = moving;
+    }
+    return first;
+}
+
+/* ---- processes ----------------------------------------------------------------------------- */
+
+static uint64_t process_now(const struct mc_clock *clock) {
+    const struct sim_process *process = mc_container_of(clock, struct sim_process, clock);
+    return process->sim->now_ns - process->clock_lag_ns;
+}
+
+static uint64_t process_wall(const struct mc_clock *clock) {
+    return process_now(clock) / MC_MS;
+}
+
+static const struct mc_clock *port_clock(struct mc_port *port) {
+    return &mc_container_of(port, struct sim_process, port)->clock;
+}
+
+static void port_sleep_until(struct mc_port *port, uint64_t deadline_ns) {
+    struct sim_process *process = mc_container_of(port, struct sim_process, port);
+    if (!process->dead && deadline_ns > process_now(&process->clock)) {
+        sim_park(process, deadline_ns + process->clock_lag_ns);
+    }
+}
+
+const struct mc_port_ops sim_port_ops = {.clock = port_clock,
+                                         .sleep_until = port_sleep_until,
+                                         .call = sim_port_call,
+                                         .move = sim_port_move,
+                                         .map = sim_port_map,
+                                         .unmap = sim_port_unmap};
+
+void sim_process_start(struct sim_process *process, void (*main)(void *arg), void *arg) {
+    struct sim *sim = process->sim;
+    process->dead = false;
+    process->clock_lag_ns = 0;
+    process->cut_until_ns = 0;
+    process->id = mc_uuid_make(&sim->rng);
+    struct mc_ops_config config = {.client = process->id,
+                                   .tenant = "default",
+                                   .host_id = "",
+                                   .timeout_ms = (uint32_t)sim->profile.timeout_ms,
+                                   .checksum = sim->profile.checksum,
+                                   .round_bytes = sim->profile.round_bytes};
+    process->ops = mc_ops_create(&process->port, &config);
+    sim_trace(sim, "%s starts", process->name);
+    sim_fiber_start(&process->fiber, main, arg);
+}
+
+void sim_process_end(struct sim_process *process) {
+    struct sim_coverage *coverage = &process->sim->result->coverage;
+    const struct mc_ops_counters *counters = mc_ops_counters(process->ops);
+    coverage->remounts += (uint64_t)mc_metric_get(&counters->remounts);
+    coverage->failovers += (uint64_t)mc_metric_get(&counters->failovers);
+    coverage->renewals += (uint64_t)mc_metric_get(&counters->leases_renewed);
+    coverage->in_doubt += (uint64_t)mc_metric_get(&counters->puts_abandoned);
+    coverage->checksum_mismatches += (uint64_t)mc_metric_get(&counters->checksum_mismatches);
+    mc_ops_destroy(process->ops);
+    process->ops = NULL;
+}
+
+/* Its calls fail from now on, at once and without effect, until its main function has returned. */
+void sim_process_crash(struct sim_process *process) {
+    if (process->fiber.stack == NULL) {
+        return;
+    }
+    process->dead = true;
+    process->wait_serial++; /* what it waited for shall not wake its successor */
+    sim_fiber_resume(&process->fiber);
+    MC_ASSERT(process->fiber.stack == NULL);
+}
+
+static void wake_event(struct sim *sim, void *arg, uint64_t word) {
+    if (!sim->closing) {
+        sim_wake(sim, arg, word);
+    }
+}
+
+void sim_wake(struct sim *sim, struct sim_process *process, uint64_t serial) {
+    if (process->fiber.stack != NULL && process->wait_serial == serial) {
+        process->wait_serial++;
+        sim_fiber_resume(&process->fiber);
+    }
+}
+
+void sim_park(struct sim_process *process, uint64_t until_ns) {
+    if (until_ns != UINT64_MAX) {
+        sim_at(process->sim, until_ns, wake_event, process, process->wait_serial);
+    }
+    sim_fiber_park(&process->fiber);
+}
+
+void sim_sleep(struct sim_process *process, uint64_t ns) {
+    if (!process->dead) {
+        sim_park(process, process->sim->now_ns + ns);
+    }
+}
+
+/* ---- the master ---------------------------------------------------------------------------- */
+
+static uint64_t world_now(const struct mc_clock *clock) {
+    return mc_container_of(clock, struct sim, clock)->now_ns;
+}
+
+static uint64_t world_wall(const struct mc_clock *clock) {
+    return world_now(clock) / MC_MS;
+}
+
+static void master_start(struct sim *sim) {
+    const struct sim_profile *profile = &sim->profile;
+    struct mc_master_config config;
+    mc_master_config_init(&config);
+    config.default_kv_lease_ttl_ms = profile->lease_ms;
+    config.default_kv_soft_pin_ttl_ms = 5 * profile->lease_ms;
+    config.client_ttl_ms = profile->client_ttl_ms;
+    config.put_start_discard_timeout_ms = profile->discard_ms;
+    config.put_start_release_timeout_ms = profile->release_ms;
+    config.allocation_strategy = profile->strategy;
+    config.eviction_ratio = profile->eviction_ratio;
+    config.eviction_high_watermark_ratio = profile->watermark;
+    config.seed = mc_rng_next(&sim->rng) | 1;
+    config.break_mode = sim->options.master_break;
+    sim->master = mc_master_create(&config, &sim->clock, NULL);
+    MC_ASSERT(sim->master != NULL);
+    memset(sim->peer_words, 0, sizeof(sim->peer_words));
+    sim_trace(sim, "master starts");
+}
+
+static void master_lose(struct sim *sim) {
+    if (sim->master != NULL) {
+        mc_master_destroy(sim->master);
+        sim->master = NULL;
+        sim_ledger_master_lost(sim);
+    }
+}
+
+static void master_tick(struct sim *sim, void *arg, uint64_t word) {
+    if (sim->closing) {
+        return;
+    }
+    if (sim->master != NULL) {
+        mc_master_tick(sim->master);
+    }
+    sim_at(sim, sim->now_ns + sim->profile.tick_ns, master_tick, NULL, 0);
+}
+
+static void check_master(struct sim *sim) {
+    if (sim->master == NULL || sim->options.outside_only) {
+        return;
+    }
+    struct mc_buf report = {0};
+    if (mc_master_fsck(sim->master, &report) != MC_OK) {
+        sim_fail(sim, "fsck: %s", mc_buf_cstr(&report));
+    }
+    mc_buf_free(&report);
+    SIM_COUNT(sim, fscks);
+}
+
+/* ---- faults -------------------------------------------------------------------------------- */
+
+static void master_returns(struct sim *sim, void *arg, uint64_t word) {
+    if (!sim->closing && sim->master == NULL) {
+        master_start(sim);
+    }
+}
+
+static void client_returns(struct sim *sim, void *arg, uint64_t word) {
+    struct sim_client *client = arg;
+    if (!sim->closing && client->process.fiber.stack == NULL && !client->finished) {
+        sim_client_start(client);
+    }
+}
+
+static void crash_master(struct sim *sim) {
+    if (sim->master != NULL) {
+        SIM_COUNT(sim, master_crashes);
+        sim_trace(sim, "master crashes");
+        master_lose(sim);
+        sim_at(sim, sim->now_ns + sim_between(sim, 0, 2 * MC_SEC), master_returns, NULL, 0);
+    }
+}
+
+static void crash_node(struct sim *sim, struct sim_node *node) {
+    if (node->up) {
+        SIM_COUNT(sim, node_crashes);
+        sim_trace(sim, "%s crashes", node->process.name);
+        sim_node_crash(node);
+    }
+}
+
+static void crash_client(struct sim *sim, struct sim_client *client) {
+    if (client->process.fiber.stack != NULL) {
+        SIM_COUNT(sim, client_crashes);
+        sim_trace(sim, "%s crashes", client->process.name);
+        sim_process_crash(&client->process);
+        sim_at(sim, sim->now_ns + sim_between(sim, 0, MC_SEC), client_returns, client, 0);
+    }
+}
+
+static void cut_off(struct sim *sim, struct sim_process *process) {
+    SIM_COUNT(sim, cuts);
+    process->cut_until_ns = sim->now_ns + sim_between(sim, 50 * MC_MS, 2500 * MC_MS);
+    sim_trace(sim, "%s is cut off until %.6f", process->name, (double)process->cut_until_ns / 1e9);
+}
+
+static void leave(struct sim *sim, struct sim_node *node) {
+    if (node->up && !node->leaving) {
+        SIM_COUNT(sim, leaves);
+        sim_trace(sim, "%s is asked to leave", node->process.name);
+        node->leaving = true;
+    }
+}
+
+static void fault_event(struct sim *sim, void *arg, uint64_t word) {
+    if (sim->closing || sim->calm) {
+        return;
+    }
+    const struct sim_profile *p = &sim->profile;
+    struct sim_node *node = &sim->nodes[mc_rng_below(&sim->rng, SIM_NODES)];
+    struct sim_client *client = &sim->clients[mc_rng_below(&sim->rng, SIM_CLIENTS)];
+    unsigned all = p->crash_client + p->crash_node + p->crash_master + p->cut + p->leave;
+    unsigned pick = all > 0 ? (unsigned)mc_rng_below(&sim->rng, all) : 0;
+    if (all == 0) {
+        return;
+    }
+    if (pick < p->crash_client) {
+        crash_client(sim, client);
+    } else if ((pick -= p->crash_client) < p->crash_node) {
+        crash_node(sim, node);
+    } else if ((pick -= p->crash_node) < p->crash_master) {
+        crash_master(sim);
+    } else if ((pick -= p->crash_master) < p->cut) {
+        cut_off(sim, sim_odds(sim, 50) ? &node->process : &client->process);
+    } else {
+        leave(sim, node);
+    }
+    sim_at(sim, sim->now_ns + sim_between(sim, p->fault_period_ns / 4, p->fault_period_ns * 2),
+           fault_event, NULL, 0);
+}
+
+/* ---- phases -------------------------------------------------------------------------------- */
+
+static unsigned one_of(struct sim *sim, unsigned a, unsigned b, unsigned c) {
+    unsigned of[] = {a, b, c};
+    return of[mc_rng_below(&sim->rng, 3)];
+}
+
+static void choose_faults(struct sim *sim) {
+    struct sim_profile *p = &sim->profile;
+    p->loss = one_of(sim, 0, 100, 500);
+    p->doubling = one_of(sim, 0, 200, 1000);
+    p->slow = one_of(sim, 100, 500, 2000);
+    p->very_slow = one_of(sim, 0, 50, 300);
+    p->ack_loss = one_of(sim, 0, 100, 500);
+    p->crash_client = one_of(sim, 0, 2, 4);
+    p->crash_node = one_of(sim, 0, 2, 3);
+    p->crash_master = one_of(sim, 0, 0, 2);
+    p->cut = one_of(sim, 0, 2, 4);
+    p->leave = one_of(sim, 0, 0, 1);
+    p->fault_period_ns = one_of(sim, 150, 400, 1500) * MC_MS;
+}
+
+static void choose_profile(struct sim *sim) {
+    struct sim_profile *p = &sim->profile;
+    *p = (struct sim_profile){.faulty = sim_odds(sim, 88),
+                              .checksum = sim_odds(sim, 40),
+                              .lease_ms = one_of(sim, 60, 300, 1000),
+                              .timeout_ms = one_of(sim, 600, 1500, 2500),
+                              .discard_ms = one_of(sim, 700, 1600, 3000),
+                              .client_ttl_ms = one_of(sim, 800, 1500, 2500),
+                              .tick_ns = one_of(sim, 10, 10, 50) * MC_MS,
+                              .ping_ns = one_of(sim, 100, 200, 300) * MC_MS,
+                              .segment_bytes = one_of(sim, 4096, 8192, 16384),
+                              .round_bytes = one_of(sim, 300, 1000, 0),
+                              .strategy = sim_odds(sim, 50) ? "random" : "free_ratio_first",
+                              .eviction_ratio = one_of(sim, 5, 10, 30) / 100.0,
+                              .watermark = one_of(sim, 60, 90, 95) / 100.0,
+                              .operations = one_of(sim, 25, 35, 45)};
+    p->release_ms = p->timeout_ms + SIM_LATE_NS / MC_MS + one_of(sim, 500, 1500, 4000);
+    p->force = p->checksum && sim_odds(sim, 50);
+    p->reuse_addresses = p->checksum && sim_odds(sim, 50);
+    if (p->faulty) {
+        choose_faults(sim);
+    }
+}
+
+static void settle_down(struct sim *sim) {
+    sim_trace(sim, "calm");
+    sim->calm = true;
+    for (unsigned i = 0; i < SIM_NODES; i++) {
+        sim->nodes[i].process.cut_until_ns = 0;
+    }
+    master_returns(sim, NULL, 0);
+    sim_auditor_start(sim);
+}
+
+static bool clients_finished(const struct sim *sim) {
+    for (unsigned i = 0; i < SIM_CLIENTS; i++) {
+        if (!sim->clients[i].finished) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void set_up_process(struct sim *sim, struct sim_process *process, const char *kind,
+                           unsigned index) {
+    process->sim = sim;
+    process->port.ops = &sim_port_ops;
+    process->clock = (struct mc_clock){process_now, process_wall};
+    snprintf(process->name, sizeof(process->name), "%s%u", kind, index);
+}
+
+static struct sim *set_up(const struct sim_options *options, struct sim_result *result) {
+    struct sim *sim = mc_zalloc(sizeof(*sim));
+    sim->options = *options;
+    sim->result = result;
+    sim->clock = (struct mc_clock){world_now, world_wall};
+    sim->now_ns = 1000 * MC_SEC; /* an uptime: subtracting a timeout from it must not wrap */
+    mc_rng_seed(&sim->rng, options->seed);
+    choose_profile(sim);
+    sim->calm = !sim->profile.faulty;
+    master_start(sim);
+    for (unsigned i = 0; i < SIM_NODES; i++) {
+        sim->nodes[i].index = i;
+        set_up_process(sim, &sim->nodes[i].process, "node", i);
+        sim_node_start(&sim->nodes[i]);
+    }
+    for (unsigned i = 0; i <= SIM_CLIENTS; i++) {
+        sim->clients[i].index = i;
+        sim->clients[i].operations_left = sim->profile.operations;
+        set_up_process(sim, &sim->clients[i].process, i < SIM_CLIENTS ? "client" : "auditor", i);
+        if (i < SIM_CLIENTS) {
+            sim_client_start(&sim->clients[i]);
+        }
+    }
+    sim_at(sim, sim->now_ns + sim->profile.tick_ns, master_tick, NULL, 0);
+    if (sim->profile.faulty) {
+        sim_at(sim, sim->now_ns + sim->profile.fault_period_ns, fault_event, NULL, 0);
+    }
+    return sim;
+}
+
+static void take_down(struct sim *sim) {
+    sim->closing = true;
+    for (unsigned i = 0; i <= SIM_CLIENTS; i++) {
+        sim_process_crash(&sim->clients[i].process);
+    }
+    for (unsigned i = 0; i < SIM_NODES; i++) {
+        sim_node_crash(&sim->nodes[i]);
+    }
+    while (sim->heap_count > 0) {
+        struct sim_event event = take_first(sim);
+        event.fire(sim, event.arg, event.word);
+    }
+    master_lose(sim);
+    MC_ASSERT(sim->mapped_count == 0);
+    mc_arena_free(&sim->master_arena);
+    mc_arena_free(&sim->spy_arena);
+    free(sim->heap);
+    free(sim->mapped);
+    free(sim->values);
+    free(sim->extents);
+    free(sim);
+}
+
+static void step(struct sim *sim) {
+    struct sim_event event = take_first(sim);
+    MC_ASSERT(event.at >= sim->now_ns);
+    sim->now_ns = event.at;
+    sim->result->events++;
+    sim_note(sim, event.at);
+    sim_note(sim, event.sequence);
+    event.fire(sim, event.arg, event.word);
+    if (sim->result->events % FSCK_EVERY_EVENTS == 0) {
+        check_master(sim);
+    }
+}
+
+void sim_run(const struct sim_options *options, struct sim_result *result) {
+    *result = (struct sim_result){.hash = options->seed};
+    struct sim *sim = set_up(options, result);
+    uint64_t began = sim->now_ns;
+    bool audited = false;
+    while (!sim->over && !result->failed && sim->heap_count > 0 &&
+           (options->steps == 0 || result->events < options->steps)) {
+        step(sim);
+        if (!audited && clients_finished(sim)) {
+            audited = true;
+            settle_down(sim);
+        }
+        if (result->events > EVENTS_MAX) {
+            sim_fail(sim, "the run does not come to an end");
+        }
+    }
+    check_master(sim);
+    result->virtual_ns = sim->now_ns - began;
+    take_down(sim);
+}
