@@ -13,12 +13,10 @@
 
 /* ---- the store: a table of keys, with faults to order ---------------------------------------- */
 
-#ifdef MC_SANITIZE /* slower by a factor of ten */
-#define REQUESTS 300
-#else
-#define REQUESTS 1500
-#endif
-#define BLOCK 96 /* bytes: more than one step of the contents */
+#define SESSION                                                                                    \
+    "data/traces/agentic/trace_0317.json.gz" /* 42 requests, each with the prefix of the one       \
+                                                before */
+#define BLOCK 96                             /* bytes: more than one step of the contents */
 #define SLOTS (1u << 20)
 
 struct mc_store {
@@ -117,12 +115,12 @@ static void run_teardown(struct run *run) {
 static void test_room_for_everything_gives_the_bound(void **state) {
     for (unsigned threads = 1; threads <= 16; threads *= 4) {
         struct run run;
-        run_setup(&run, "data/traces/conversation_trace.jsonl.gz", REQUESTS);
+        run_setup(&run, SESSION, SIZE_MAX);
         run.config.concurrency = threads;
         struct mc_trace_bound bound = mc_trace_infinite_cache(&run.trace);
         assert_true(bound.hit_blocks > 0);
         assert_ok(mc_replay_run(&run.config, &run.result));
-        assert_int_equal(run.result.requests, REQUESTS);
+        assert_int_equal(run.result.requests, 42);
         assert_int_equal(run.result.total.blocks, run.trace.block_count);
         assert_int_equal(run.result.total.hit_blocks, bound.hit_blocks);
         assert_int_equal(run.result.total.hit_tokens, bound.hit_tokens);
@@ -138,7 +136,7 @@ static void test_room_for_everything_gives_the_bound(void **state) {
 
 static void test_wrong_bytes_are_mismatches_and_no_hits(void **state) {
     struct run run;
-    run_setup(&run, "data/traces/conversation_trace.jsonl.gz", 100);
+    run_setup(&run, SESSION, 20);
     run.store.flip_a_byte = true;
     assert_ok(mc_replay_run(&run.config, &run.result));
     assert_true(run.result.mismatches > 0);
@@ -150,7 +148,7 @@ static void test_wrong_bytes_are_mismatches_and_no_hits(void **state) {
 
 static void test_refusals_and_errors_are_told_apart(void **state) {
     struct run run;
-    run_setup(&run, "data/traces/conversation_trace.jsonl.gz", 100);
+    run_setup(&run, SESSION, 20);
     run.store.capacity = 500;
     assert_ok(mc_replay_run(&run.config, &run.result));
     assert_int_equal(run.result.puts, 500);
@@ -158,7 +156,7 @@ static void test_refusals_and_errors_are_told_apart(void **state) {
     assert_int_equal(run.result.errors, 0);
     run_teardown(&run);
 
-    run_setup(&run, "data/traces/conversation_trace.jsonl.gz", 100);
+    run_setup(&run, SESSION, 20);
     run.store.fail_get = MC_TRANSFER_FAIL;
     run.store.fail_put = MC_RPC_FAIL;
     assert_ok(mc_replay_run(&run.config, &run.result));
@@ -170,7 +168,7 @@ static void test_refusals_and_errors_are_told_apart(void **state) {
 
 static void test_an_expired_lease_is_a_miss(void **state) {
     struct run run;
-    run_setup(&run, "data/traces/conversation_trace.jsonl.gz", 100);
+    run_setup(&run, SESSION, 20);
     run.store.fail_get = MC_LEASE_EXPIRED;
     assert_ok(mc_replay_run(&run.config, &run.result));
     assert_int_equal(run.result.leases_expired, run.trace.block_count);
@@ -193,7 +191,7 @@ static void test_speed_keeps_the_time_of_the_trace(void **state) {
 
 static void test_stop_ends_the_run_and_says_so(void **state) {
     struct run run;
-    run_setup(&run, "data/traces/conversation_trace.jsonl.gz", SIZE_MAX);
+    run_setup(&run, SESSION, SIZE_MAX);
     _Atomic bool stop = true;
     run.config.stop = &stop;
     assert_ok(mc_replay_run(&run.config, &run.result));
@@ -212,7 +210,7 @@ static void fake_state(void *ctx, struct mc_cluster_state *out) {
 
 static void test_the_reports_hold_the_numbers(void **state) {
     struct run run;
-    run_setup(&run, "data/traces/conversation_trace.jsonl.gz", 1000);
+    run_setup(&run, SESSION, SIZE_MAX);
     uint64_t calls = 0;
     run.config.cluster_state = fake_state;
     run.config.cluster_state_ctx = &calls;
@@ -228,7 +226,7 @@ static void test_the_reports_hold_the_numbers(void **state) {
     mc_replay_report_json(&report, &json);
     json_t *object = json_loadb(json.data, json.len, 0, NULL);
     assert_non_null(object);
-    assert_int_equal(json_integer_value(json_object_get(object, "requests")), 1000);
+    assert_int_equal(json_integer_value(json_object_get(object, "requests")), 42);
     assert_int_equal(json_integer_value(json_object_get(object, "gets")), run.result.gets);
     assert_int_equal(json_integer_value(json_object_get(object, "puts")), run.result.puts);
     assert_int_equal(json_integer_value(json_object_get(object, "verified_bytes")),
