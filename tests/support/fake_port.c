@@ -243,7 +243,8 @@ static void handle_node(struct fake_port *fake, enum mc_master_rpc rpc, const vo
         fake->unmounts++;
         break;
     case MC_RPC_QuerySegmentStatusById:
-        ((struct mw_e_i32 *)ret)->error = fake->knows_segment ? MC_OK : MC_SEGMENT_NOT_FOUND;
+        *(struct mw_e_i32 *)ret = (struct mw_e_i32){
+            fake->knows_segment ? MC_OK : MC_SEGMENT_NOT_FOUND, fake->segment_status};
         break;
     case MC_RPC_Ping:
         ((struct mw_e_ping *)ret)->value.client_status =
@@ -443,6 +444,7 @@ struct fake_port *fake_create(void) {
     fake->lease_ms = FAKE_LEASE_MS;
     fake->lose_status = MC_RPC_TIMEOUT;
     fake->knows_segment = true;
+    fake->segment_status = MC_SEGMENT_OK;
     for (size_t i = 0; i < FAKE_NODES; i++) {
         fake->distance[i] = MC_DISTANCE_NETWORK;
     }

@@ -44,6 +44,7 @@ struct fake_port {
     uint64_t round_bytes; /* of the ops that fake_ops makes */
     bool need_remount;
     bool knows_segment;
+    int32_t segment_status;    /* what it says of a segment that it knows */
     struct mw_segment mounted; /* the last mount; strings are not kept */
     unsigned mounts, unmounts;
 

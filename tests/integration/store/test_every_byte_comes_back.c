@@ -275,6 +275,45 @@ static void test_buffers_and_metrics(void **state) {
     free(metrics);
 }
 
+/* Segments are found by name in a metadata service instead of by their addresses. */
+static void test_metadata_service(void **state) {
+    struct mc_master_service_config config;
+    mc_master_service_config_init(&config);
+    config.rpc_host = config.metadata_host = "127.0.0.1";
+    config.metadata = true;
+    struct mc_master_service *master;
+    assert_ok(mc_master_service_start(&config, &master));
+    char address[32], url[64];
+    snprintf(address, sizeof(address), "127.0.0.1:%u", mc_master_service_rpc_port(master));
+    snprintf(url, sizeof(url), "http://127.0.0.1:%u/metadata",
+             mc_master_service_metadata_port(master));
+    struct mc_store_options options;
+    mc_store_options_init(&options);
+    options.master = address;
+    options.metadata = url;
+    options.local_hostname = "127.0.0.1";
+    options.checksum = true;
+    struct mc_store *lender, *client;
+    options.segment_bytes = 32 << 20;
+    assert_ok(mc_store_open(&options, &lender));
+    options.segment_bytes = 0;
+    assert_ok(mc_store_open(&options, &client));
+    uint8_t value[20000], got[20000];
+    size_t length = 0;
+    mc_test_fill(value, sizeof(value), 1);
+    assert_ok(mc_store_put(client, "k", value, sizeof(value), NULL));
+    struct mc_replica_info replica;
+    size_t count;
+    assert_ok(mc_store_replicas(client, "k", &replica, 1, &count));
+    assert_string_equal(replica.endpoint, mc_store_hostname(lender));
+    assert_ok(mc_store_get(client, "k", got, sizeof(got), &length));
+    assert_int_equal(length, sizeof(value));
+    mc_test_verify(got, sizeof(got), 1);
+    mc_store_close(client);
+    mc_store_close(lender);
+    mc_master_service_stop(master);
+}
+
 /* ---- many threads, one store --------------------------------------------------------------- */
 
 struct worker {
@@ -337,6 +376,7 @@ int main(int argc, char **argv) {
         BOTH(test_views),
         BOTH(test_buffers_and_metrics),
         BOTH(test_threads_share_a_store),
+        cmocka_unit_test(test_metadata_service),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

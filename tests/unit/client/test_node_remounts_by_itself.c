@@ -66,6 +66,17 @@ static void test_forgotten_segment_is_replaced(void **state) {
     assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->remounts), 1);
 }
 
+/* The master gave us up and is taking the segment down, while readers may still hold leases in it.
+ */
+static void test_segment_that_is_taken_down_is_replaced(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    fake->need_remount = true;
+    fake->segment_status = MC_SEGMENT_UNMOUNTING;
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fresh, 1);
+    assert_int_equal(fake->mounted.base, 0x7100000);
+}
+
 static void test_ghost_of_an_unanswered_mount_is_unmounted(void **state) {
     assert_ok(mc_ops_mount(ops, &node));
     fake->need_remount = true;
@@ -146,6 +157,7 @@ int main(void) {
         T(test_mount_tells_where_the_memory_is),
         T(test_known_segment_stays),
         T(test_forgotten_segment_is_replaced),
+        T(test_segment_that_is_taken_down_is_replaced),
         T(test_ghost_of_an_unanswered_mount_is_unmounted),
         T(test_unanswered_mount_is_not_repeated_with_the_same_memory),
         T(test_mount_whose_answer_is_lost_stays),
