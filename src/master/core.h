@@ -151,8 +151,8 @@ struct mc_segment {
     uint64_t
         closed_until_ms; /* no allocation before: somebody may still read or write the same bytes */
     uint64_t unmounted_ms;
-    /* Of an unmounted one: until when those may go on who had extents there that were not complete,
-     * as far as the sweep has come. */
+    /* Of an unmounted one: until when its readers and writers may go on, as far as the sweep has
+     * come. */
     _Atomic uint64_t busy_until_ms;
     bool held_objects;   /* when it was unmounted */
     uint32_t sweep_left; /* shards that may still name it */
@@ -221,7 +221,7 @@ struct mc_master {
     struct mc_lock discard_lock;
     struct mc_list discarded;
 
-    _Atomic bool need_eviction; /* a put found no room */
+    _Atomic bool need_eviction;            /* a put found no room */
     _Atomic uint64_t probes_lease_from_ms; /* until then memory is short: see evict.c */
     _Atomic uint32_t sweep_left;
     uint32_t sweep_next; /* tick only */

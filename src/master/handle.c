@@ -4,9 +4,6 @@
  */
 #include "master/rpc_methods.h"
 
-#include "base/export.h"
-#include "base/log.h"
-
 #define SINGLE(rpc, name) [MC_RPC_##rpc] = {mc_rpc_##rpc, name, false}
 #define BATCH(rpc, name)  [MC_RPC_##rpc] = {mc_rpc_##rpc, name, true}
 

@@ -3,7 +3,6 @@
  */
 #include "master/core.h"
 
-#include "base/export.h"
 #include "base/log.h"
 
 void mc_master_config_init(struct mc_master_config *config) {

@@ -64,7 +64,8 @@ void mc_master_handle(struct mc_master *m, enum mc_master_rpc rpc, const void *a
 /* The same from bytes to bytes: an mc_rpc_handler (ctx = struct mc_master *). */
 void mc_master_serve(void *master, const struct mc_rpc_request *request,
                      struct mc_rpc_reply *reply);
-/* Its companion, mc_rpc_server_config.closed: how a peer hangs up tells which release it speaks (dialect.h). */
+/* Its companion, mc_rpc_server_config.closed: how a peer hangs up tells which release it speaks
+ * (dialect.h). */
 void mc_master_closed(void *master, const uint64_t *peer_words, const char *peer);
 /* What may take long: it visits every key. An mc_rpc_server_config.slow. */
 bool mc_master_serves_slowly(void *master, uint32_t function_id);

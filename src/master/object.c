@@ -152,10 +152,10 @@ bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_
     for (unsigned i = 0; i < o->replica_count;) {
         const struct mc_replica *r = mc_object_replica(o, i);
         if (mc_segment_gone(r->segment)) {
-            if (r->status != MC_REPLICA_COMPLETE) {
-                mc_segment_busy_until(r->segment,
-                                      o->started_ms + m->config.put_start_release_timeout_ms);
-            }
+            bool complete = r->status == MC_REPLICA_COMPLETE;
+            mc_segment_busy_until(
+                r->segment, complete ? mc_lease_end(m, o)
+                                     : o->started_ms + m->config.put_start_release_timeout_ms);
             mc_object_remove_replica(m, shard, o, i, 0);
         } else {
             i++;

@@ -9,7 +9,8 @@
  * The same memory may come back while somebody still reads or writes it by an old descriptor: a
  * client that was cut off for longer than its ttl remounts what it has. So a segment that covers
  * bytes of an unmounted one, in the same process, is mounted at once but allocates nothing until
- * the readers' leases have ended and, when puts were under way there, until their release timeout.
+ * the last lease there has ended and the release timeout of puts that were under way has passed.
+ * The sweep finds out when that is; until it is through, the worst is assumed.
  */
 #include "master/core.h"
 
@@ -172,18 +173,18 @@ static uint64_t quiet_after(const struct mc_master *m, const struct mc_segment *
     if (!s->held_objects) {
         return 0;
     }
-    uint64_t writers = s->sweep_left
-                           ? s->unmounted_ms + m->config.put_start_release_timeout_ms
-                           : atomic_load_explicit(&s->busy_until_ms, memory_order_relaxed);
-    return mc_max_u64(writers, s->unmounted_ms + m->config.default_kv_lease_ttl_ms);
+    if (s->sweep_left == 0) {
+        return atomic_load_explicit(&s->busy_until_ms, memory_order_relaxed);
+    }
+    return s->unmounted_ms +
+           mc_max_u64(m->config.put_start_release_timeout_ms, m->config.default_kv_lease_ttl_ms);
 }
 
-
-static uint64_t quarantine_locked(struct mc_call *call, const struct mw_segment *info) {
+static uint64_t quarantine_locked(const struct mc_master *m, const struct mw_segment *info) {
     uint64_t until = 0;
-    for (struct mc_segment *s = call->m->retired; s; s = s->next_retired) {
+    for (const struct mc_segment *s = m->retired; s; s = s->next_retired) {
         if (overlap(&s->info, info)) {
-            until = mc_max_u64(until, quiet_after(call->m, s));
+            until = mc_max_u64(until, quiet_after(m, s));
         }
     }
     return until;
@@ -248,7 +249,7 @@ enum mc_status mc_segment_mount(struct mc_call *call, const struct mw_segment *i
                                 ? MC_INVALID_PARAMS
                                 : resolve_overlaps_locked(call, info, client, &replaced);
     if (status == MC_OK) {
-        s->closed_until_ms = quarantine_locked(call, info);
+        s->closed_until_ms = quarantine_locked(m, info);
         add_locked(m, s);
     }
     pthread_rwlock_unlock(&m->segments_lock);
@@ -425,6 +426,12 @@ static void free_retired(struct mc_call *call) {
     struct mc_master *m = call->m;
     struct mc_segment *gone = NULL;
     pthread_rwlock_wrlock(&m->segments_lock);
+    for (size_t i = 0; i < m->segment_count; i++) {
+        struct mc_segment *s = m->segments[i];
+        if (s->closed_until_ms > call->now_ms) {
+            s->closed_until_ms = quarantine_locked(m, &s->info); /* the sweep may know better now */
+        }
+    }
     for (struct mc_segment **at = &m->retired; *at;) {
         struct mc_segment *s = *at;
         if (cleaned(s) && call->now_ms >= quiet_after(m, s)) {

@@ -45,7 +45,7 @@ static void test_no_leases_evicts_what_is_being_read(void **state) {
     struct fixture *f = *state;
     restart_broken(f, MC_BREAK_NO_LEASES);
     for (int i = 0; i < 10; i++) {
-        char key[8];
+        char key[16];
         snprintf(key, sizeof(key), "k%d", i);
         assert_int_equal(put(f, key, 1000), MC_OK);
         assert_int_equal(get(f, key), MC_OK);

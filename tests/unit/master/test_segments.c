@@ -208,6 +208,30 @@ static void test_memory_that_comes_back_is_not_handed_out_while_a_put_may_go_on(
     assert_int_equal(put_start(f, "new", 100), MC_OK);
 }
 
+static void test_memory_that_nobody_was_using_is_open_again_after_the_sweep(void **state) {
+    struct fixture *f = *state;
+    struct mw_segment s = segment_of(f, "node:1", FIXTURE_SEGMENT_BYTES);
+    assert_int_equal(remount(f, client_a, &s, 1), MC_OK);
+    assert_int_equal(put(f, "k", 100), MC_OK);
+    assert_int_equal(unmount(f, s.id), MC_OK);
+    s.id.lo++;
+    assert_int_equal(mount_as(f, client_a, s), MC_OK);
+    assert_int_equal(put_start(f, "new", 100),
+                     MC_NO_AVAILABLE_HANDLE); /* the sweep has to look first */
+    tick(f);
+    assert_int_equal(put(f, "new", 100), MC_OK);
+    assert_int_equal(get(f, "new"), MC_OK);
+    assert_int_equal(unmount(f, s.id), MC_OK);
+    s.id.lo++;
+    assert_int_equal(mount_as(f, client_a, s), MC_OK);
+    tick_for_ms(f, 9990);
+    assert_int_equal(put_start(f, "third", 100),
+                     MC_NO_AVAILABLE_HANDLE); /* this time somebody was reading */
+    ping(f, client_a);
+    tick_for_ms(f, 10);
+    assert_int_equal(put(f, "third", 100), MC_OK);
+}
+
 static void test_another_process_at_the_same_address_replaces_the_dead_one(void **state) {
     struct fixture *f = *state;
     struct mw_segment s = segment_of(f, "node:1", FIXTURE_SEGMENT_BYTES);
@@ -292,6 +316,7 @@ int main(void) {
         TEST(test_a_client_without_segments_is_known_after_its_remount),
         TEST(test_memory_that_comes_back_is_not_handed_out_while_a_lease_may_run),
         TEST(test_memory_that_comes_back_is_not_handed_out_while_a_put_may_go_on),
+        TEST(test_memory_that_nobody_was_using_is_open_again_after_the_sweep),
         TEST(test_another_process_at_the_same_address_replaces_the_dead_one),
         TEST(test_expiry_tells_whose_metadata_to_forget),
         TEST(test_addresses_of_clients_are_told_without_ports),
