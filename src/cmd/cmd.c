@@ -60,6 +60,7 @@ const _Atomic bool *mc_cmd_catch_signals(void) {
         sigaction(SIGINT, &action, NULL);
         sigaction(SIGTERM, &action, NULL);
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* shared memory counts as a file: EFBIG says what is wrong */
     }
     return &signal_seen;
 }

@@ -61,8 +61,9 @@ int mc_cmd_ls(int argc, char **argv) {
     if (result.positional_count > 1) {
         exit_status = mc_cmd_fail("mooncake ls", MC_EXIT_USAGE, "at most one pattern is expected");
     } else if (mc_admin_address(options.admin, options.master, admin, sizeof(admin)) != MC_OK) {
-        exit_status = mc_cmd_fail("mooncake ls", MC_EXIT_USAGE,
-                                  "host:port is expected for --master and --admin");
+        exit_status =
+            mc_cmd_fail("mooncake ls", MC_EXIT_USAGE, "'%s' is no address: host:port is expected",
+                        options.admin[0] ? options.admin : options.master);
     } else {
         exit_status = list(admin, result.positional_count == 1 ? result.positional[0] : NULL);
     }

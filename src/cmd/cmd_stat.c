@@ -150,7 +150,8 @@ int mc_cmd_stat(int argc, char **argv) {
     char admin[MC_ADMIN_ADDRESS_MAX];
     if (mc_admin_address(options.admin, options.master, admin, sizeof(admin)) != MC_OK) {
         exit_status =
-            mc_cmd_fail(program, MC_EXIT_USAGE, "host:port is expected for --master and --admin");
+            mc_cmd_fail(program, MC_EXIT_USAGE, "'%s' is no address: host:port is expected",
+                        options.admin[0] ? options.admin : options.master);
     } else if (result.positional_count == 0) {
         exit_status = stat_cluster(admin);
     }

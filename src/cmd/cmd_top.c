@@ -157,7 +157,8 @@ int mc_cmd_top(int argc, char **argv) {
     struct view view = {.on_terminal = isatty(STDOUT_FILENO)};
     if (mc_admin_address(options.admin, options.master, admin, sizeof(admin)) != MC_OK) {
         exit_status =
-            mc_cmd_fail(program, MC_EXIT_USAGE, "host:port is expected for --master and --admin");
+            mc_cmd_fail(program, MC_EXIT_USAGE, "'%s' is no address: host:port is expected",
+                        options.admin[0] ? options.admin : options.master);
     }
     mc_cmd_catch_signals();
     for (uint64_t i = 0; exit_status == 0 && (options.count == 0 || i < options.count); i++) {

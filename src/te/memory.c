@@ -322,6 +322,17 @@ static enum mc_status make_memfd(size_t length, int *out) {
     return MC_OK;
 }
 
+/* The kernel promises any amount and kills somebody when the promise comes due. */
+static enum mc_status check_machine_has(size_t length) {
+    uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (length > total) {
+        mc_error("more memory asked for than this machine has: length=%zu machine=%llu", length,
+                 (unsigned long long)total);
+        return MC_ERR_NO_MEMORY;
+    }
+    return MC_OK;
+}
+
 MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length,
                                          const char *location, void **addr) {
     location = location == NULL ? "*" : location;
@@ -331,6 +342,7 @@ MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length
     }
     int fd = -1;
     size_t mapped = mapping_length(length);
+    MC_TRY(check_machine_has(mapped));
     MC_TRY(make_memfd(mapped, &fd));
     void *ptr = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     enum mc_status status = MC_ERR_NO_MEMORY;
