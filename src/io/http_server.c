@@ -22,7 +22,7 @@
 
 #define BACKLOG           128
 #define CONNECTION_LIMIT  256
-#define CONNECTION_IDLE_S 30
+#define CONNECTION_IDLE_S 10           /* also of a request that never gets whole */
 #define CONNECTION_MEMORY (128u << 10) /* headers and URL: a 30 KiB key percent-encoded fits */
 
 struct mc_http_server {

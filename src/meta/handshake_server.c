@@ -16,6 +16,7 @@
 #include "meta/meta.h"
 
 #define READ_CHUNK 16384
+#define ACCEPT_PAUSE_MS 100 /* after running out of descriptors */
 
 enum conn_state { CONN_READING, CONN_WRITING, CONN_CLOSING };
 
@@ -24,6 +25,7 @@ struct mc_handshake_server {
     struct mc_handshake_handler handler;
     struct mc_handshake_limits limits;
     struct mc_reactor_fd listener;
+    struct mc_timer accept_again;
     struct mc_list conns;
     unsigned conn_count;
     enum mc_status start_status;
@@ -245,7 +247,8 @@ static void on_listener_ready(struct mc_reactor_fd *io, uint32_t events) {
     struct mc_handshake_server *server = mc_container_of(io, struct mc_handshake_server, listener);
     int fd;
     struct mc_addr peer;
-    while (mc_accept(io->fd, &fd, &peer) == MC_OK) {
+    enum mc_status status;
+    while ((status = mc_accept(io->fd, &fd, &peer)) == MC_OK) {
         if (server->conn_count >= server->limits.max_connections) {
             mc_metric_add(&server->rejected, 1);
             mc_warn_limited("handshake connection refused limit=%u", server->limits.max_connections);
@@ -254,6 +257,17 @@ static void on_listener_ready(struct mc_reactor_fd *io, uint32_t events) {
         }
         conn_start(server, fd);
     }
+    if (status != MC_ERR_NOT_FOUND) { /* the listener stays readable: trying at once would only spin */
+        mc_reactor_modify(server->reactor, io, 0);
+        mc_timer_start(server->reactor, &server->accept_again,
+                       mc_now_ns(mc_clock_system()) + ACCEPT_PAUSE_MS * MC_MS);
+    }
+}
+
+static void on_accept_again(struct mc_timer *timer) {
+    struct mc_handshake_server *server =
+        mc_container_of(timer, struct mc_handshake_server, accept_again);
+    mc_reactor_modify(server->reactor, &server->listener, EPOLLIN);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------ */
@@ -265,6 +279,7 @@ static void start_on_reactor(void *arg) {
 
 static void stop_on_reactor(void *arg) {
     struct mc_handshake_server *server = arg;
+    mc_timer_stop(server->reactor, &server->accept_again);
     mc_reactor_remove(server->reactor, &server->listener);
     while (!mc_list_empty(&server->conns)) {
         conn_free(mc_container_of(server->conns.next, struct conn, link));
@@ -293,6 +308,7 @@ enum mc_status mc_handshake_serve(struct mc_reactor *reactor, int listen_fd,
     server->limits = *limits;
     server->metrics = metrics;
     mc_list_init(&server->conns);
+    mc_timer_init(&server->accept_again, on_accept_again);
     server->listener =
         (struct mc_reactor_fd){.fd = listen_fd, .events = EPOLLIN, .on_ready = on_listener_ready};
     mc_reactor_call(reactor, start_on_reactor, server);
