@@ -1,4 +1,5 @@
-/* Messages between processes of one host: abstract SOCK_SEQPACKET sockets, descriptors in SCM_RIGHTS, and pidfds. */
+/* Messages between processes of one host: abstract SOCK_SEQPACKET sockets, descriptors in
+ * SCM_RIGHTS, and pidfds. */
 #include "io/io.h"
 
 #include <errno.h>
@@ -143,7 +144,8 @@ enum mc_status mc_local_peer(int fd, struct mc_process *out) {
     int pidfd = -1;
     len = sizeof(pidfd);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) != 0) {
-        /* Older kernels: by number. Callers that go on to use the pid prove by other means whose it is. */
+        /* Older kernels: by number. Callers that go on to use the pid prove by other means whose it
+         * is. */
         pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0);
     }
     if (pidfd < 0) {

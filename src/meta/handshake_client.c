@@ -1,6 +1,6 @@
 /*
- * Handshake client: connect, one frame out, one frame in, all within a deadline. The reply's type must be the request's
- * and its length within the limit before anything is stored.
+ * Handshake client: connect, one frame out, one frame in, all within a deadline. The reply's type
+ * must be the request's and its length within the limit before anything is stored.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@ static uint64_t env_number(const char *name, uint64_t min, uint64_t max, uint64_
         return otherwise;
     }
     if (mc_parse_u64(text, min, max, &value) != MC_OK) {
-        mc_warn("environment variable ignored name=%s value=\"%s\" accepted=%llu..%llu used=%llu", name,
-                text, (unsigned long long)min, (unsigned long long)max,
+        mc_warn("environment variable ignored name=%s value=\"%s\" accepted=%llu..%llu used=%llu",
+                name, text, (unsigned long long)min, (unsigned long long)max,
                 (unsigned long long)otherwise);
         return otherwise;
     }
@@ -73,7 +73,8 @@ static enum mc_status call(const char *host, uint16_t port, enum mc_handshake_ty
     }
     step = "connect";
     uint64_t now = mc_now_ns(mc_clock_system());
-    status = mc_connect(&addr, mc_min_u64(deadline_ns, now + limits->connect_timeout_ms * MC_MS), &fd);
+    status =
+        mc_connect(&addr, mc_min_u64(deadline_ns, now + limits->connect_timeout_ms * MC_MS), &fd);
     if (status != MC_OK) {
         goto out;
     }

@@ -1,9 +1,10 @@
 /*
  * Handshake server: one listener and its connections on one reactor.
  *
- * A connection is a straight walk: length, body, answer written, our side shut, the peer closes. Nothing waits: a peer
- * that stalls holds only its own connection, and the timer of its whole life ends that. Bytes are stored as they
- * arrive, so a peer that claims a long frame and sends none costs nothing.
+ * A connection is a straight walk: length, body, answer written, our side shut, the peer closes.
+ * Nothing waits: a peer that stalls holds only its own connection, and the timer of its whole life
+ * ends that. Bytes are stored as they arrive, so a peer that claims a long frame and sends none
+ * costs nothing.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -72,7 +73,7 @@ static void on_conn_timer(struct mc_timer *timer) {
     }
 }
 
-/* ---- answers --------------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static void put_json(struct mc_buf *out, json_t *json) {
     char *text = json_dumps(json, JSON_COMPACT);
@@ -95,12 +96,11 @@ static enum mc_status answer_notify(struct conn *c, struct mc_str body) {
         json_decref(request);
         return MC_ERR_PROTOCOL;
     }
-    enum mc_status status =
-        c->server->handler.notify(c->server->handler.ctx, json_text(request, "name"),
-                                  json_text(request, "notify_msg"));
+    enum mc_status status = c->server->handler.notify(
+        c->server->handler.ctx, json_text(request, "name"), json_text(request, "notify_msg"));
     json_decref(request);
-    put_json(&c->out, json_pack("{s:s, s:s}", "name", "", "notify_msg",
-                                status == MC_OK ? "success" : ""));
+    put_json(&c->out,
+             json_pack("{s:s, s:s}", "name", "", "notify_msg", status == MC_OK ? "success" : ""));
     return MC_OK;
 }
 
@@ -131,7 +131,8 @@ static enum mc_status answer_body(struct conn *c, unsigned type, struct mc_str b
     }
 }
 
-/* The request is complete in c->in. Peers from before the type byte send JSON right away and get it so. */
+/* The request is complete in c->in. Peers from before the type byte send JSON right away and get it
+ * so. */
 static enum mc_status answer(struct conn *c) {
     struct mc_str body = {c->in.data + 8, c->in.len - 8};
     bool legacy = body.ptr[0] == '{';
@@ -150,7 +151,7 @@ static enum mc_status answer(struct conn *c) {
     return MC_OK;
 }
 
-/* ---- the walk -------------------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
 static void conn_write(struct conn *c) {
     while (c->sent < c->out.len) {
@@ -251,7 +252,8 @@ static void on_listener_ready(struct mc_reactor_fd *io, uint32_t events) {
     while ((status = mc_accept(io->fd, &fd, &peer)) == MC_OK) {
         if (server->conn_count >= server->limits.max_connections) {
             mc_metric_add(&server->rejected, 1);
-            mc_warn_limited("handshake connection refused limit=%u", server->limits.max_connections);
+            mc_warn_limited("handshake connection refused limit=%u",
+                            server->limits.max_connections);
             close(fd);
             continue;
         }
@@ -270,7 +272,7 @@ static void on_accept_again(struct mc_timer *timer) {
     mc_reactor_modify(server->reactor, &server->listener, EPOLLIN);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------ */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void start_on_reactor(void *arg) {
     struct mc_handshake_server *server = arg;
@@ -290,11 +292,12 @@ static void register_metrics(struct mc_handshake_server *server) {
     static const char *const labels[] = {"type=\"connection\"", "type=\"metadata\"",
                                          "type=\"notify\"", "type=\"probe\""};
     for (size_t i = 0; i < MC_ARRAY_LEN(labels); i++) {
-        mc_metrics_register(server->metrics, MC_METRIC_COUNTER, "mooncake_te_handshake_requests_total",
-                            labels[i], "handshake requests answered", &server->requests[i]);
+        mc_metrics_register(server->metrics, MC_METRIC_COUNTER,
+                            "mooncake_te_handshake_requests_total", labels[i],
+                            "handshake requests answered", &server->requests[i]);
     }
-    mc_metrics_register(server->metrics, MC_METRIC_COUNTER, "mooncake_te_handshake_rejected_total", "",
-                        "handshake connections closed: malformed, too slow or too many",
+    mc_metrics_register(server->metrics, MC_METRIC_COUNTER, "mooncake_te_handshake_rejected_total",
+                        "", "handshake connections closed: malformed, too slow or too many",
                         &server->rejected);
 }
 

@@ -1,14 +1,14 @@
 /*
- * The HTTP metadata service: GET, PUT and DELETE of <url>?key=<key>. Only 200 is success; a PUT that the service
- * refuses (400: the name is taken) is told from one that did not arrive.
+ * The HTTP metadata service: GET, PUT and DELETE of <url>?key=<key>. Only 200 is success; a PUT
+ * that the service refuses (400: the name is taken) is told from one that did not arrive.
  */
 #include "base/log.h"
 #include "io/http.h"
 #include "meta/meta.h"
 
-#define TIMEOUT_MS 3000
+#define TIMEOUT_MS         3000
 #define CONNECT_TIMEOUT_MS 1500
-#define VALUE_MAX (128u << 20)
+#define VALUE_MAX          (128u << 20)
 
 struct http_kv {
     struct mc_meta_kv base;
@@ -52,8 +52,8 @@ static enum mc_status request(struct mc_meta_kv *base, const char *method, const
                                       : MC_ERR_PROTOCOL;
     }
     if (status != MC_OK && status != MC_ERR_NOT_FOUND && status != MC_ERR_REJECTED) {
-        mc_warn_limited("metadata service failed method=%s url=%s http=%d status=%s", method, url.data,
-                        http_status, mc_status_name(status));
+        mc_warn_limited("metadata service failed method=%s url=%s http=%d status=%s", method,
+                        url.data, http_status, mc_status_name(status));
     }
     mc_buf_free(&url);
     return status;

@@ -1,12 +1,13 @@
 /*
  * meta: where engines find each other.
  *
- * Two ways lead to a peer's segment descriptor. P2P: the segment's name is the peer's handshake address, and the peer is
- * asked. A metadata store (HTTP; others by adding a file and a line in store.c): descriptor and handshake address
- * are published under the segment's name. In both cases the peer answers notifications and probes on its handshake
- * address.
+ * Two ways lead to a peer's segment descriptor. P2P: the segment's name is the peer's handshake
+ * address, and the peer is asked. A metadata store (HTTP; others by adding a file and a line in
+ * store.c): descriptor and handshake address are published under the segment's name. In both cases
+ * the peer answers notifications and probes on its handshake address.
  *
- * Owns the handshake listener and the store's connection. May call base, io, wire, rpc. Formats: docs/meta.md.
+ * Owns the handshake listener and the store's connection. May call base, io, wire, rpc. Formats:
+ * docs/meta.md.
  */
 #ifndef MC_META_META_H
 #define MC_META_META_H
@@ -16,9 +17,10 @@
 
 struct mc_reactor;
 
-/* ---- handshake ------------------------------------------------------------------------------------------- */
+/* ---- handshake ------------------------------------------------------------------------------- */
 
-/* frame := u64 length (LE, of what follows) u8 type, JSON. One request and one reply a connection. */
+/* frame := u64 length (LE, of what follows) u8 type, JSON. One request and one reply a connection.
+ */
 enum mc_handshake_type {
     MC_HANDSHAKE_CONNECTION = 0, /* of RDMA-like transports; answered with a rejection */
     MC_HANDSHAKE_METADATA = 1,
@@ -44,18 +46,21 @@ struct mc_handshake_handler {
 };
 
 struct mc_handshake_server;
-/* Serves connections of `listen_fd` (owned from here on, also on failure) on the reactor, many at a time. */
+/* Serves connections of `listen_fd` (owned from here on, also on failure) on the reactor, many at a
+ * time. */
 MC_MUST_USE enum mc_status mc_handshake_serve(struct mc_reactor *reactor, int listen_fd,
                                               const struct mc_handshake_handler *handler,
                                               const struct mc_handshake_limits *limits,
                                               struct mc_metrics *metrics,
                                               struct mc_handshake_server **out);
-/* Closes listener and connections; afterwards no handler is called. From any thread but the reactor's. */
+/* Closes listener and connections; afterwards no handler is called. From any thread but the
+ * reactor's. */
 void mc_handshake_stop(struct mc_handshake_server *server);
 
 /* Clients: blocking, until the limits' timeouts or the deadline (mc_clock_system), what is earlier.
  * MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_PROTOCOL, MC_ERR_REJECTED. */
-MC_MUST_USE enum mc_status mc_handshake_metadata(const char *host, uint16_t port, struct mc_str own_descriptor,
+MC_MUST_USE enum mc_status mc_handshake_metadata(const char *host, uint16_t port,
+                                                 struct mc_str own_descriptor,
                                                  const struct mc_handshake_limits *limits,
                                                  uint64_t deadline_ns, struct mc_buf *reply);
 MC_MUST_USE enum mc_status mc_handshake_notify(const char *host, uint16_t port, const char *name,
@@ -66,16 +71,19 @@ MC_MUST_USE enum mc_status mc_handshake_probe(const char *host, uint16_t port,
                                               const struct mc_handshake_limits *limits,
                                               uint64_t deadline_ns);
 
-/* ---- store ----------------------------------------------------------------------------------------------- */
+/* ---- store ----------------------------------------------------------------------------------- */
 
-/* A key-value service that holds descriptors. Blocking calls from any thread; each ends within a few seconds. */
+/* A key-value service that holds descriptors. Blocking calls from any thread; each ends within a
+ * few seconds. */
 struct mc_meta_kv;
 struct mc_meta_kv_ops {
     const char *scheme; /* "http://": connection strings that begin so are this one's */
     enum mc_status (*open)(const char *connection, struct mc_meta_kv **out);
     void (*close)(struct mc_meta_kv *kv);
-    enum mc_status (*put)(struct mc_meta_kv *kv, const char *key, struct mc_str value); /* MC_ERR_REJECTED */
-    enum mc_status (*get)(struct mc_meta_kv *kv, const char *key, struct mc_buf *value); /* MC_ERR_NOT_FOUND */
+    enum mc_status (*put)(struct mc_meta_kv *kv, const char *key,
+                          struct mc_str value); /* MC_ERR_REJECTED */
+    enum mc_status (*get)(struct mc_meta_kv *kv, const char *key,
+                          struct mc_buf *value);                      /* MC_ERR_NOT_FOUND */
     enum mc_status (*remove)(struct mc_meta_kv *kv, const char *key); /* MC_ERR_NOT_FOUND */
 };
 struct mc_meta_kv {
@@ -86,16 +94,18 @@ extern const struct mc_meta_kv_ops mc_meta_http_ops;
 /* The way to peers that a connection string names. */
 struct mc_meta;
 /* "P2PHANDSHAKE" or a store's string. MC_NOT_SUPPORTED for stores this build has no file for. */
-MC_MUST_USE enum mc_status mc_meta_open(const char *connection, const struct mc_handshake_limits *limits,
+MC_MUST_USE enum mc_status mc_meta_open(const char *connection,
+                                        const struct mc_handshake_limits *limits,
                                         struct mc_meta **out);
 void mc_meta_close(struct mc_meta *meta);
 bool mc_meta_is_p2p(const struct mc_meta *meta);
 const struct mc_handshake_limits *mc_meta_limits(const struct mc_meta *meta);
 
-/* Tells the store that engine `name` answers handshakes on host:port. An entry that a dead engine of the same name left
- * behind is replaced; one whose engine still answers is MC_ERR_EXISTS. Nothing to do for P2P. */
-MC_MUST_USE enum mc_status mc_meta_publish_address(struct mc_meta *meta, const char *name, const char *host,
-                                                   uint16_t port);
+/* Tells the store that engine `name` answers handshakes on host:port. An entry that a dead engine
+ * of the same name left behind is replaced; one whose engine still answers is MC_ERR_EXISTS.
+ * Nothing to do for P2P. */
+MC_MUST_USE enum mc_status mc_meta_publish_address(struct mc_meta *meta, const char *name,
+                                                   const char *host, uint16_t port);
 MC_MUST_USE enum mc_status mc_meta_publish_descriptor(struct mc_meta *meta, const char *name,
                                                       struct mc_str descriptor);
 void mc_meta_withdraw(struct mc_meta *meta, const char *name);
@@ -105,9 +115,10 @@ struct mc_meta_peer {
     uint16_t rpc_port;
     struct mc_buf descriptor;
 };
-/* Finds a peer by segment name. MC_SEGMENT_NOT_FOUND, MC_ERR_BAD_ADDRESS (P2P name that is no host:port), and the
- * handshake's errors. On success free peer->descriptor. */
-MC_MUST_USE enum mc_status mc_meta_lookup(struct mc_meta *meta, const char *name, struct mc_str own_descriptor,
-                                          uint64_t deadline_ns, struct mc_meta_peer *peer);
+/* Finds a peer by segment name. MC_SEGMENT_NOT_FOUND, MC_ERR_BAD_ADDRESS (P2P name that is no
+ * host:port), and the handshake's errors. On success free peer->descriptor. */
+MC_MUST_USE enum mc_status mc_meta_lookup(struct mc_meta *meta, const char *name,
+                                          struct mc_str own_descriptor, uint64_t deadline_ns,
+                                          struct mc_meta_peer *peer);
 
 #endif

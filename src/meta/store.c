@@ -1,10 +1,11 @@
 /*
  * The way to peers: P2P or a key-value service, and the layout of keys in the latter.
  *
- * mooncake/[<cluster>/]ram/<name> holds the descriptor (a name with a slash in it is the key itself, behind the
- * prefix); mooncake/[<cluster>/]rpc_meta/<name> holds {"ip_or_host_name", "rpc_port"}. The address entry is what makes
- * a name taken: the services refuse to overwrite it with another value, so an entry left by a dead engine is removed
- * only after that engine failed to answer a probe.
+ * mooncake/[<cluster>/]ram/<name> holds the descriptor (a name with a slash in it is the key
+ * itself, behind the prefix); mooncake/[<cluster>/]rpc_meta/<name> holds {"ip_or_host_name",
+ * "rpc_port"}. The address entry is what makes a name taken: the services refuse to overwrite it
+ * with another value, so an entry left by a dead engine is removed only after that engine failed to
+ * answer a probe.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 #include "io/io.h"
 #include "meta/meta.h"
 
-#define KEY_MAX 640
+#define KEY_MAX          640
 #define PROBE_TIMEOUT_MS 1000
 
 static const struct mc_meta_kv_ops *const kv_table[] = {&mc_meta_http_ops};
@@ -52,7 +53,8 @@ enum mc_status mc_meta_open(const char *connection, const struct mc_handshake_li
             return MC_OK;
         }
     }
-    mc_error("metadata service not supported connection=\"%s\" supported=\"P2PHANDSHAKE, http://host:port/metadata\"",
+    mc_error("metadata service not supported connection=\"%s\" supported=\"P2PHANDSHAKE, "
+             "http://host:port/metadata\"",
              connection);
 fail:
     free(meta);
@@ -69,13 +71,15 @@ void mc_meta_close(struct mc_meta *meta) {
     free(meta);
 }
 
-bool mc_meta_is_p2p(const struct mc_meta *meta) { return meta->kv == NULL; }
+bool mc_meta_is_p2p(const struct mc_meta *meta) {
+    return meta->kv == NULL;
+}
 
 const struct mc_handshake_limits *mc_meta_limits(const struct mc_meta *meta) {
     return &meta->limits;
 }
 
-/* ---- keys and values ------------------------------------------------------------------------------------- */
+/* ---- keys and values ------------------------------------------------------------------------- */
 
 static void descriptor_key(const struct mc_meta *meta, const char *name, char key[KEY_MAX]) {
     snprintf(key, KEY_MAX, "%s%s%s", meta->prefix, strchr(name, '/') ? "" : "ram/", name);
@@ -114,7 +118,7 @@ static enum mc_status get_address(struct mc_meta *meta, const char *name, char h
     return status;
 }
 
-/* ---- publishing ------------------------------------------------------------------------------------------ */
+/* ---- publishing ------------------------------------------------------------------------------ */
 
 /* The service holds another address under our name: ours if nobody answers there. */
 static enum mc_status take_over_address(struct mc_meta *meta, const char *name, const char *key,
@@ -128,8 +132,8 @@ static enum mc_status take_over_address(struct mc_meta *meta, const char *name, 
             mc_error("the segment name is taken name=%s by=%s:%u", name, host, (unsigned)port);
             return MC_ERR_EXISTS;
         }
-        mc_info("replacing the address of an engine that does not answer name=%s was=%s:%u", name, host,
-                (unsigned)port);
+        mc_info("replacing the address of an engine that does not answer name=%s was=%s:%u", name,
+                host, (unsigned)port);
     }
     enum mc_status removed = meta->kv->ops->remove(meta->kv, key);
     if (removed != MC_OK && removed != MC_ERR_NOT_FOUND) {
@@ -187,7 +191,7 @@ void mc_meta_withdraw(struct mc_meta *meta, const char *name) {
     withdraw_key(meta, key);
 }
 
-/* ---- finding --------------------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 static enum mc_status lookup_kv(struct mc_meta *meta, const char *name, struct mc_meta_peer *peer) {
     char key[KEY_MAX];

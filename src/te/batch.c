@@ -1,14 +1,17 @@
 /*
- * Batches: requests become tasks, tasks become slices, slices are posted; completion counts back down.
+ * Batches: requests become tasks, tasks become slices, slices are posted; completion counts back
+ * down.
  *
- * A submit is planned first (segment, transport, number of slices of each task; nothing is in flight yet) and posted
- * second, in groups that share segment and transport. Counters: a slice's end takes one from its task's `pending`, a
- * task's end one from its batch's `unfinished`, and whoever takes the last publishes `word` = DONE as its very last
- * access, so that the owner may free the batch (or leave the stack frame that holds it) at once.
+ * A submit is planned first (segment, transport, number of slices of each task; nothing is in
+ * flight yet) and posted second, in groups that share segment and transport. Counters: a slice's
+ * end takes one from its task's `pending`, a task's end one from its batch's `unfinished`, and
+ * whoever takes the last publishes `word` = DONE as its very last access, so that the owner may
+ * free the batch (or leave the stack frame that holds it) at once.
  *
- * Deadlines need no timer: what a task's state is can be seen only through the calls below, and each of them first
- * cancels what is overdue. Memory: one allocation a submit; mc_transfer with few requests keeps it all on its stack and
- * calls neither malloc nor the kernel when the transport works inline.
+ * Deadlines need no timer: what a task's state is can be seen only through the calls below, and
+ * each of them first cancels what is overdue. Memory: one allocation a submit; mc_transfer with few
+ * requests keeps it all on its stack and calls neither malloc nor the kernel when the transport
+ * works inline.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -23,11 +26,15 @@
 
 #define CANCEL_PAUSE_NS 20000
 
-static uint64_t now_ns(void) { return mc_now_ns(mc_clock_system()); }
+static uint64_t now_ns(void) {
+    return mc_now_ns(mc_clock_system());
+}
 
-static bool is_final(uint32_t state) { return state >= MC_TRANSFER_COMPLETED; }
+static bool is_final(uint32_t state) {
+    return state >= MC_TRANSFER_COMPLETED;
+}
 
-/* ---- the batch's end ------------------------------------------------------------------------------------- */
+/* ---- the batch's end ------------------------------------------------------------------------- */
 
 static void futex_wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
@@ -59,7 +66,8 @@ static void note_error(struct mc_batch *batch, enum mc_status error) {
 
 static void run_notify(struct mc_job *job) {
     struct mc_batch *batch = mc_container_of(job, struct mc_batch, notify_job);
-    note_error(batch, mc_notify_slot(batch->notify_slot, batch->notify_name, batch->notify_message));
+    note_error(batch,
+               mc_notify_slot(batch->notify_slot, batch->notify_name, batch->notify_message));
     mc_slot_release(batch->notify_slot);
     batch->notify_slot = NULL;
     publish_done(batch);
@@ -78,7 +86,7 @@ void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status er
     publish_done(batch);
 }
 
-/* ---- planning -------------------------------------------------------------------------------------------- */
+/* ---- planning -------------------------------------------------------------------------------- */
 
 static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uint64_t length) {
     task->batch = batch;
@@ -105,7 +113,8 @@ static enum mc_status check_request(const struct mc_transfer_request *r) {
     return r->length > UINT64_MAX - r->remote_addr ? MC_ERR_NOT_REGISTERED : MC_OK;
 }
 
-/* Makes the route that of the request's segment. The first task of a run of equal segments holds the slot. */
+/* Makes the route that of the request's segment. The first task of a run of equal segments holds
+ * the slot. */
 static enum mc_status plan_segment(struct mc_engine *engine, struct mc_route *route,
                                    struct mc_transfer_task *task, mc_segment_id id) {
     if (route->slot != NULL && route->slot->base.id == id) {
@@ -133,9 +142,11 @@ static uint32_t count_slices(uint64_t length, uint64_t slice_bytes) {
     return (uint32_t)mc_min_u64(count, MC_SLICES_PER_TASK_MAX);
 }
 
-/* Decides the task's slot, transport (NULL: the descriptor must be fetched first) and number of slices. */
+/* Decides the task's slot, transport (NULL: the descriptor must be fetched first) and number of
+ * slices. */
 static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route,
-                                struct mc_transfer_task *task, const struct mc_transfer_request *r) {
+                                struct mc_transfer_task *task,
+                                const struct mc_transfer_request *r) {
     MC_TRY(check_request(r));
     if (r->length == 0) {
         return MC_OK;
@@ -156,7 +167,8 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
     return MC_OK;
 }
 
-/* Plans all tasks; returns the number of slices. Tasks that need none are final afterwards; *ended counts them. */
+/* Plans all tasks; returns the number of slices. Tasks that need none are final afterwards; *ended
+ * counts them. */
 static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
                    const struct mc_transfer_request *requests, size_t *ended) {
     struct mc_route route = {0};
@@ -190,7 +202,7 @@ static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
     return slices;
 }
 
-/* ---- posting --------------------------------------------------------------------------------------------- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
 struct post_group {
     struct mc_transport *transport;
@@ -225,10 +237,9 @@ static void slice_init(struct mc_slice_op *slice, struct mc_transfer_task *task,
     slice->task = task;
     slice->attempts = 1;
     slice->tried_transports = 0;
-    slice->incarnation =
-        task->transport == NULL
-            ? 0
-            : atomic_load_explicit(&task->slot->incarnation, memory_order_relaxed);
+    slice->incarnation = task->transport == NULL
+                             ? 0
+                             : atomic_load_explicit(&task->slot->incarnation, memory_order_relaxed);
     slice->first_error = MC_OK;
     slice->transport = task->transport;
 }
@@ -241,9 +252,8 @@ static void post_slice(struct post_group *group, struct mc_segment_slot *slot,
         mc_slot_wait_refresh(slot, slice);
         return;
     }
-    if (group->count == MC_POST_MAX ||
-        (group->count > 0 &&
-         (group->transport != slice->transport || group->segment != slice->segment))) {
+    if (group->count == MC_POST_MAX || (group->count > 0 && (group->transport != slice->transport ||
+                                                             group->segment != slice->segment))) {
         flush(group);
     }
     group->transport = slice->transport;
@@ -275,8 +285,8 @@ static void post_all(struct mc_chunk *chunk, const struct mc_transfer_request *r
     flush(&group);
 }
 
-/* Plans and posts the tasks of the chunk. `storage` holds as many slices as `storage_count`; `waits`: the caller goes on
- * to wait for the batch. */
+/* Plans and posts the tasks of the chunk. `storage` holds as many slices as `storage_count`;
+ * `waits`: the caller goes on to wait for the batch. */
 static void submit_chunk(struct mc_batch *batch, struct mc_chunk *chunk,
                          const struct mc_transfer_request *requests, struct mc_slice_op *storage,
                          size_t storage_count, bool waits) {
@@ -303,7 +313,7 @@ static void submit_chunk(struct mc_batch *batch, struct mc_chunk *chunk,
     mc_batch_task_ended(batch, ended + 1, MC_OK);
 }
 
-/* ---- giving up ------------------------------------------------------------------------------------------- */
+/* ---- giving up ------------------------------------------------------------------------------- */
 
 static bool cancel_task(struct mc_engine *engine, struct mc_transfer_task *task) {
     if (is_final(atomic_load_explicit(&task->state, memory_order_acquire))) {
@@ -319,8 +329,9 @@ static bool cancel_task(struct mc_engine *engine, struct mc_transfer_task *task)
     return is_final(atomic_load_explicit(&task->state, memory_order_acquire));
 }
 
-/* Ends the chunk's unfinished tasks with `why`; they have ended when this returns. A slice that some thread is carrying
- * from one transport to the next is in neither's hands for a moment; the next round finds it, or it finds the mark. */
+/* Ends the chunk's unfinished tasks with `why`; they have ended when this returns. A slice that
+ * some thread is carrying from one transport to the next is in neither's hands for a moment; the
+ * next round finds it, or it finds the mark. */
 static void cancel_chunk(struct mc_engine *engine, struct mc_chunk *chunk, enum mc_status why) {
     for (size_t i = 0; i < chunk->count; i++) {
         int32_t none = MC_OK;
@@ -376,7 +387,7 @@ void mc_batch_abort(struct mc_batch *batch, enum mc_status why) {
     }
 }
 
-/* ---- waiting --------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static bool is_done(struct mc_batch *batch) {
     return atomic_load_explicit(&batch->word, memory_order_acquire) == MC_BATCH_DONE;
@@ -402,7 +413,8 @@ static void sleep_until_done(struct mc_batch *batch, uint64_t until_ns) {
     }
 }
 
-/* Until all tasks have ended; false when `deadline_ns` comes first. Overdue tasks are ended on the way. */
+/* Until all tasks have ended; false when `deadline_ns` comes first. Overdue tasks are ended on the
+ * way. */
 static bool wait_done(struct mc_batch *batch, uint64_t deadline_ns) {
     while (!is_done(batch)) {
         uint64_t now = now_ns();
@@ -421,7 +433,7 @@ static bool wait_done(struct mc_batch *batch, uint64_t deadline_ns) {
     return true;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------ */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void batch_init(struct mc_batch *batch, struct mc_engine *engine, bool in_call) {
     batch->engine = engine;
@@ -445,9 +457,10 @@ static void batch_init(struct mc_batch *batch, struct mc_engine *engine, bool in
 static void batch_arm(struct mc_batch *batch, size_t count) {
     atomic_fetch_add_explicit(&batch->unfinished, count + 1, memory_order_acq_rel);
     uint32_t word = atomic_load_explicit(&batch->word, memory_order_acquire);
-    if (word != MC_BATCH_DONE && atomic_load_explicit(&batch->unfinished, memory_order_relaxed) ==
-                                     count + 1) {
-        /* The last task of an earlier submit has been counted off and its thread is about to say so. */
+    if (word != MC_BATCH_DONE &&
+        atomic_load_explicit(&batch->unfinished, memory_order_relaxed) == count + 1) {
+        /* The last task of an earlier submit has been counted off and its thread is about to say
+         * so. */
         while ((word = atomic_load_explicit(&batch->word, memory_order_acquire)) != MC_BATCH_DONE) {
             sched_yield();
         }
@@ -551,7 +564,8 @@ static void submit(struct mc_batch *batch, const struct mc_transfer_request *req
     chunk->deadline_ns = deadline_ns;
     chunk->tasks = (struct mc_transfer_task *)(chunk + 1);
     batch_arm(batch, count);
-    submit_chunk(batch, chunk, requests, (struct mc_slice_op *)(chunk->tasks + count), count, waits);
+    submit_chunk(batch, chunk, requests, (struct mc_slice_op *)(chunk->tasks + count), count,
+                 waits);
 }
 
 MC_PUBLIC enum mc_status mc_batch_submit(struct mc_batch *batch,
@@ -621,7 +635,7 @@ MC_PUBLIC enum mc_status mc_batch_wait(struct mc_batch *batch, uint64_t deadline
     return atomic_load_explicit(&batch->first_error, memory_order_relaxed);
 }
 
-/* ---- submit, wait and free in one ------------------------------------------------------------------------ */
+/* ---- submit, wait and free in one ------------------------------------------------------------ */
 
 static enum mc_status transfer_few(struct mc_engine *engine,
                                    const struct mc_transfer_request *requests, size_t count,

@@ -1,8 +1,9 @@
 /*
- * The engine's life: options, reactors, handshake listener, transports, and their end in the reverse order.
+ * The engine's life: options, reactors, handshake listener, transports, and their end in the
+ * reverse order.
  *
- * Bind, then publish: the listener's port is ours before anybody hears of it, and the name is published last, when
- * everything that a peer may ask for answers.
+ * Bind, then publish: the listener's port is ours before anybody hears of it, and the name is
+ * published last, when everything that a peer may ask for answers.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,16 +14,16 @@
 #include "base/log.h"
 #include "te/internal.h"
 
-#define LISTEN_BACKLOG 128
+#define LISTEN_BACKLOG   128
 #define REPLY_TIMEOUT_MS 10000
-#define DEFAULT_LANES 4
+#define DEFAULT_LANES    4
 
 MC_PUBLIC uint64_t mc_deadline_in_ms(uint64_t ms) {
     uint64_t now = mc_now_ns(mc_clock_system());
     return ms >= (MC_WAIT_FOREVER - now) / MC_MS ? MC_WAIT_FOREVER : now + ms * MC_MS;
 }
 
-/* ---- options and identity -------------------------------------------------------------------------------- */
+/* ---- options and identity -------------------------------------------------------------------- */
 
 static unsigned usable_cores(void) {
     cpu_set_t set;
@@ -69,8 +70,8 @@ static void read_boot_id(char out[40]) {
     }
 }
 
-/* With P2P the segment's name is where the handshake listens; in it the host part of local_name, if any, comes before
- * what the machine thinks of itself. */
+/* With P2P the segment's name is where the handshake listens; in it the host part of local_name, if
+ * any, comes before what the machine thinks of itself. */
 static enum mc_status choose_host(struct mc_engine *engine) {
     const struct mc_engine_options *o = &engine->options;
     struct mc_hostport named;
@@ -117,9 +118,11 @@ static enum mc_status choose_name(struct mc_engine *engine) {
     return MC_OK;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
-static void on_metadata(void *ctx, struct mc_buf *reply) { mc_engine_describe(ctx, reply); }
+static void on_metadata(void *ctx, struct mc_buf *reply) {
+    mc_engine_describe(ctx, reply);
+}
 
 static enum mc_status on_notify(void *ctx, struct mc_str name, struct mc_str message) {
     return mc_notify_queue(ctx, name, message);
@@ -147,12 +150,12 @@ static void register_counters(struct mc_engine *engine, const char *transport,
                             "slices completed", &c->slices[i]);
     }
     snprintf(labels, sizeof(labels), "transport=\"%s\"", transport);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_failures_total", labels,
-                        "slices that a transport failed", &c->failures);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_retries_total", labels,
-                        "failed slices posted again on the same transport", &c->retries);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_failovers_total", labels,
-                        "failed slices that went to another transport", &c->failovers);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_failures_total",
+                        labels, "slices that a transport failed", &c->failures);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_retries_total",
+                        labels, "failed slices posted again on the same transport", &c->retries);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_failovers_total",
+                        labels, "failed slices that went to another transport", &c->failovers);
 }
 
 static void register_engine_metrics(struct mc_engine *engine) {
@@ -160,13 +163,14 @@ static void register_engine_metrics(struct mc_engine *engine) {
                         "requests that failed but for their deadline", &engine->tasks_failed);
     mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_tasks_timed_out_total", "",
                         "requests that failed by their deadline", &engine->tasks_timed_out);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_descriptor_fetches_total", "",
-                        "segment descriptors asked for", &engine->refreshes);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_notifications_received_total",
-                        "", "notifications queued", &engine->notify_received);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_notifications_dropped_total",
-                        "", "notifications dropped unread, the queue being full",
-                        &engine->notify_dropped);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_descriptor_fetches_total",
+                        "", "segment descriptors asked for", &engine->refreshes);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER,
+                        "mooncake_te_notifications_received_total", "", "notifications queued",
+                        &engine->notify_received);
+    mc_metrics_register(
+        engine->metrics, MC_METRIC_COUNTER, "mooncake_te_notifications_dropped_total", "",
+        "notifications dropped unread, the queue being full", &engine->notify_dropped);
 }
 
 static enum mc_status start_transports(struct mc_engine *engine,
@@ -204,7 +208,7 @@ static void stop_reactors(struct mc_engine *engine) {
     }
 }
 
-/* ---- create and destroy ---------------------------------------------------------------------------------- */
+/* ---- create and destroy ---------------------------------------------------------------------- */
 
 static void init_parts(struct mc_engine *engine) {
     struct mc_rng rng;
@@ -248,13 +252,13 @@ static enum mc_status open_meta(struct mc_engine *engine) {
 /* The listener serves from here on; the name is known to the store. */
 static enum mc_status go_public(struct mc_engine *engine, int listen_fd) {
     const struct mc_handshake_handler handler = {engine, on_metadata, on_notify};
-    MC_TRY(mc_handshake_serve(engine->reactors[0], listen_fd, &handler, mc_meta_limits(engine->meta),
-                              engine->metrics, &engine->handshake));
+    MC_TRY(mc_handshake_serve(engine->reactors[0], listen_fd, &handler,
+                              mc_meta_limits(engine->meta), engine->metrics, &engine->handshake));
     MC_TRY(mc_meta_publish_address(engine->meta, engine->name, engine->host, engine->rpc_port));
     struct mc_buf text = {0};
     mc_engine_describe(engine, &text);
-    enum mc_status status = mc_meta_publish_descriptor(
-        engine->meta, engine->name, (struct mc_str){text.data, text.len});
+    enum mc_status status = mc_meta_publish_descriptor(engine->meta, engine->name,
+                                                       (struct mc_str){text.data, text.len});
     mc_buf_free(&text);
     if (status != MC_OK) {
         mc_meta_withdraw(engine->meta, engine->name);
@@ -302,8 +306,8 @@ MC_PUBLIC enum mc_status mc_engine_create(const struct mc_engine_options *option
     return mc_engine_create_with(options, mc_transport_table, mc_transport_count, engine);
 }
 
-/* Ends every unfinished task, lets go of batches that the application still holds, waits for threads inside
- * mc_transfer. */
+/* Ends every unfinished task, lets go of batches that the application still holds, waits for
+ * threads inside mc_transfer. */
 static void end_batches(struct mc_engine *engine) {
     pthread_mutex_lock(&engine->batches_lock);
     for (struct mc_list *at = engine->batches.next; at != &engine->batches; at = at->next) {
@@ -336,10 +340,14 @@ MC_PUBLIC void mc_engine_destroy(struct mc_engine *engine) {
     destroy_parts(engine);
 }
 
-/* ---- questions ------------------------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
-MC_PUBLIC const char *mc_engine_name(const struct mc_engine *engine) { return engine->name; }
-MC_PUBLIC uint16_t mc_engine_rpc_port(const struct mc_engine *engine) { return engine->rpc_port; }
+MC_PUBLIC const char *mc_engine_name(const struct mc_engine *engine) {
+    return engine->name;
+}
+MC_PUBLIC uint16_t mc_engine_rpc_port(const struct mc_engine *engine) {
+    return engine->rpc_port;
+}
 
 MC_PUBLIC char *mc_engine_metrics(struct mc_engine *engine) {
     struct mc_buf text = {0};
@@ -351,11 +359,21 @@ MC_PUBLIC char *mc_engine_metrics(struct mc_engine *engine) {
 const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine) {
     return &engine->options;
 }
-const char *mc_engine_host(const struct mc_engine *engine) { return engine->host; }
-struct mc_uuid mc_engine_id(const struct mc_engine *engine) { return engine->id; }
-const char *mc_engine_boot_id(const struct mc_engine *engine) { return engine->boot_id; }
-struct mc_metrics *mc_engine_registry(struct mc_engine *engine) { return engine->metrics; }
-unsigned mc_engine_reactor_count(const struct mc_engine *engine) { return engine->reactor_count; }
+const char *mc_engine_host(const struct mc_engine *engine) {
+    return engine->host;
+}
+struct mc_uuid mc_engine_id(const struct mc_engine *engine) {
+    return engine->id;
+}
+const char *mc_engine_boot_id(const struct mc_engine *engine) {
+    return engine->boot_id;
+}
+struct mc_metrics *mc_engine_registry(struct mc_engine *engine) {
+    return engine->metrics;
+}
+unsigned mc_engine_reactor_count(const struct mc_engine *engine) {
+    return engine->reactor_count;
+}
 struct mc_reactor *mc_engine_reactor(struct mc_engine *engine, unsigned index) {
     MC_ASSERT(index < engine->reactor_count);
     return engine->reactors[index];

@@ -1,9 +1,9 @@
 /*
  * What the engine's own files share. Transports see te.h only.
  *
- * Locks, in the order in which they may be taken: table (names and slots of segments), batches (list of live batches),
- * segment (descriptor and waiting slices), memory (read-write), descriptor (own JSON). None is held across I/O but
- * `publish`, which orders updates of the metadata service.
+ * Locks, in the order in which they may be taken: table (names and slots of segments), batches
+ * (list of live batches), segment (descriptor and waiting slices), memory (read-write), descriptor
+ * (own JSON). None is held across I/O but `publish`, which orders updates of the metadata service.
  */
 #ifndef MC_TE_INTERNAL_H
 #define MC_TE_INTERNAL_H
@@ -16,18 +16,18 @@
 #include "te/te.h"
 #include "wire/segment_desc.h"
 
-#define MC_SEGMENTS_MAX 65536     /* open at a time; ids are slot + 65536 * generation */
-#define MC_SEGMENT_BUCKETS 1024
-#define MC_SLICE_ATTEMPTS 3       /* posts of a slice on one transport */
+#define MC_SEGMENTS_MAX        65536 /* open at a time; ids are slot + 65536 * generation */
+#define MC_SEGMENT_BUCKETS     1024
+#define MC_SLICE_ATTEMPTS      3 /* posts of a slice on one transport */
 #define MC_SLICES_PER_TASK_MAX 64
-#define MC_POST_MAX 64            /* slices a post() call */
-#define MC_INLINE_TASKS 16        /* mc_transfer uses no heap up to here */
-#define MC_NOTIFY_MAX 4096
-#define MC_WORKERS_MAX 8
+#define MC_POST_MAX            64 /* slices a post() call */
+#define MC_INLINE_TASKS        16 /* mc_transfer uses no heap up to here */
+#define MC_NOTIFY_MAX          4096
+#define MC_WORKERS_MAX         8
 
 struct mc_transfer_task;
 
-/* ---- jobs that wait for peers ---------------------------------------------------------------------------- */
+/* ---- jobs that wait for peers ---------------------------------------------------------------- */
 
 struct mc_job {
     struct mc_job *next;
@@ -37,13 +37,14 @@ struct mc_workers;
 void mc_workers_create(struct mc_workers **out);
 /* Runs what is queued, then ends the threads. */
 void mc_workers_destroy(struct mc_workers *w);
-/* One queueing of a job at a time. A new thread is started when all are busy, up to MC_WORKERS_MAX, so that one peer
- * that does not answer does not delay the others. */
+/* One queueing of a job at a time. A new thread is started when all are busy, up to MC_WORKERS_MAX,
+ * so that one peer that does not answer does not delay the others. */
 void mc_workers_submit(struct mc_workers *w, struct mc_job *job);
 
-/* ---- segments -------------------------------------------------------------------------------------------- */
+/* ---- segments -------------------------------------------------------------------------------- */
 
-/* Type-stable: a slot's memory lives as long as the engine. `word` = id << 32 | closed << 31 | users. */
+/* Type-stable: a slot's memory lives as long as the engine. `word` = id << 32 | closed << 31 |
+ * users. */
 #define MC_SEGMENT_CLOSED 0x80000000u
 struct mc_segment_slot {
     struct mc_segment base; /* first */
@@ -51,14 +52,14 @@ struct mc_segment_slot {
     _Atomic uint32_t stale;       /* fetch the descriptor before the next submit */
     _Atomic uint32_t incarnation; /* of the peer: moves when its engine id does; from 1 */
     char name[MC_SEGMENT_NAME_MAX];
-    uint32_t opens;            /* table lock */
-    struct mc_list by_name;    /* table lock */
+    uint32_t opens;               /* table lock */
+    struct mc_list by_name;       /* table lock */
     pthread_mutex_t refresh_lock; /* one fetch at a time; held while waiting for the peer */
     pthread_mutex_t lock;         /* the rest */
     struct mc_peer_desc *desc;
-    uint64_t desc_generation;  /* local segment: of the memory it shows */
-    struct mc_list waiting;    /* slices that wait for a fetch to begin */
-    struct mc_list fetching;   /* slices that wait for the one under way to end */
+    uint64_t desc_generation; /* local segment: of the memory it shows */
+    struct mc_list waiting;   /* slices that wait for a fetch to begin */
+    struct mc_list fetching;  /* slices that wait for the one under way to end */
     bool refreshing;
     _Atomic uint64_t refresh_failed_ns; /* when, 0 = it did not */
     struct mc_job refresh_job;
@@ -71,26 +72,28 @@ static inline struct mc_segment_slot *mc_slot_of(struct mc_segment *segment) {
 /* Counts a user; NULL when the id is not open. */
 struct mc_segment_slot *mc_slot_acquire(struct mc_engine *engine, mc_segment_id id);
 void mc_slot_release(struct mc_segment_slot *slot);
-/* Puts the slice aside until the descriptor was fetched; it then takes the road again. Consumes the slice. */
+/* Puts the slice aside until the descriptor was fetched; it then takes the road again. Consumes the
+ * slice. */
 void mc_slot_wait_refresh(struct mc_segment_slot *slot, struct mc_slice_op *slice);
 /* Takes the task's slices out of the waiting list and ends them. */
 void mc_slot_cancel_waiting(struct mc_segment_slot *slot, struct mc_transfer_task *task);
 enum mc_status mc_slot_refresh(struct mc_segment_slot *slot, uint64_t deadline_ns);
 /* The buffer of the descriptor that holds [addr, addr+length), or NULL. */
-const struct mc_peer_buffer *mc_peer_desc_find(const struct mc_peer_desc *desc, uint64_t addr, uint64_t length);
+const struct mc_peer_buffer *mc_peer_desc_find(const struct mc_peer_desc *desc, uint64_t addr,
+                                               uint64_t length);
 void mc_segments_init(struct mc_engine *engine);
 void mc_segments_destroy(struct mc_engine *engine);
 
-/* ---- tasks and batches ----------------------------------------------------------------------------------- */
+/* ---- tasks and batches ----------------------------------------------------------------------- */
 
 struct mc_transfer_task {
     struct mc_batch *batch;
     struct mc_segment_slot *slot;
-    bool holds_slot;            /* released when the chunk is */
-    _Atomic uint32_t state;     /* enum mc_task_state; published last */
+    bool holds_slot;        /* released when the chunk is */
+    _Atomic uint32_t state; /* enum mc_task_state; published last */
     _Atomic int32_t error;
-    _Atomic int32_t cancel;     /* why every slice that fails from now on ends; 0 = not cancelled */
-    _Atomic uint32_t pending;   /* slices not ended */
+    _Atomic int32_t cancel;   /* why every slice that fails from now on ends; 0 = not cancelled */
+    _Atomic uint32_t pending; /* slices not ended */
     _Atomic uint64_t moved;
     uint64_t length;
     uint32_t slice_count;
@@ -112,14 +115,15 @@ enum mc_batch_word { MC_BATCH_RUNNING = 0, MC_BATCH_DONE = 1, MC_BATCH_WAITED = 
 struct mc_batch {
     struct mc_engine *engine; /* NULL after the engine's destruction */
     bool in_call; /* of mc_transfer: a thread is inside, and the engine's end waits for it */
-    _Atomic uint32_t word;       /* futex: enum mc_batch_word. After it is DONE nobody but the owner touches the batch */
-    _Atomic uint32_t done;       /* non-zero shortly before `word` is DONE; for transport->progress */
-    _Atomic size_t unfinished;   /* tasks, + 1 while submitting */
+    _Atomic uint32_t word;     /* futex: enum mc_batch_word. After it is DONE nobody but the owner
+                                  touches the batch */
+    _Atomic uint32_t done;     /* non-zero shortly before `word` is DONE; for transport->progress */
+    _Atomic size_t unfinished; /* tasks, + 1 while submitting */
     _Atomic int32_t first_error;
-    pthread_mutex_t lock;        /* chunks */
-    struct mc_chunk *chunks;     /* newest first */
+    pthread_mutex_t lock;    /* chunks */
+    struct mc_chunk *chunks; /* newest first */
     size_t task_count;
-    struct mc_list link;         /* engine's list of batches */
+    struct mc_list link;               /* engine's list of batches */
     struct mc_segment_slot *only_slot; /* when all tasks so far go to one segment */
     bool many_slots;
     struct mc_segment_slot *notify_slot;
@@ -155,10 +159,11 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
 extern const struct mc_transport_ops mc_transport_local_ops;
 
 void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status error);
-void mc_batch_abort(struct mc_batch *batch, enum mc_status why); /* all unfinished tasks; returns when ended */
+void mc_batch_abort(struct mc_batch *batch,
+                    enum mc_status why); /* all unfinished tasks; returns when ended */
 void mc_batch_drop_segments(struct mc_batch *batch);
 
-/* ---- engine ---------------------------------------------------------------------------------------------- */
+/* ---- engine ---------------------------------------------------------------------------------- */
 
 /* Updated once a slice; a line of its own each. */
 struct mc_transport_counters {
@@ -209,7 +214,7 @@ struct mc_engine {
     /* segment.c */
     pthread_mutex_t table_lock;
     _Atomic(struct mc_segment_slot *) *slots; /* MC_SEGMENTS_MAX; [0] is the local one */
-    uint32_t slot_count;            /* ever used */
+    uint32_t slot_count;                      /* ever used */
     uint32_t *free_slots;
     uint32_t free_count;
     struct mc_list buckets[MC_SEGMENT_BUCKETS];

@@ -1,9 +1,10 @@
 /*
  * Registered memory: a sorted array of disjoint ranges under a read-write lock.
  *
- * Every incoming request asks for the range that holds its bytes, so finding is a binary search under the read lock and
- * one atomic add; registering, which is rare, moves the array's tail. A range that is being unregistered first leaves
- * the array (no new users), then waits until its last user has gone: bit 31 of `users` says that somebody waits.
+ * Every incoming request asks for the range that holds its bytes, so finding is a binary search
+ * under the read lock and one atomic add; registering, which is rare, moves the array's tail. A
+ * range that is being unregistered first leaves the array (no new users), then waits until its last
+ * user has gone: bit 31 of `users` says that somebody waits.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,9 +16,9 @@
 #include "base/log.h"
 #include "te/internal.h"
 
-#define USERS_DRAINING 0x80000000u
-#define DESCRIPTOR_FIXED 1024     /* bytes of descriptor JSON apart from buffers */
-#define DESCRIPTOR_PER_BUFFER 120 /* and for each, apart from its location */
+#define USERS_DRAINING        0x80000000u
+#define DESCRIPTOR_FIXED      1024 /* bytes of descriptor JSON apart from buffers */
+#define DESCRIPTOR_PER_BUFFER 120  /* and for each, apart from its location */
 
 void mc_memory_init(struct mc_engine *engine) {
     pthread_rwlock_init(&engine->memory_lock, NULL);
@@ -42,7 +43,7 @@ bool mc_name_ok(const char *name, size_t size) {
     return true;
 }
 
-/* ---- finding --------------------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 /* Index of the first range that ends behind addr; range_count when none. */
 static size_t lower_bound_locked(const struct mc_engine *engine, uint64_t addr) {
@@ -85,7 +86,8 @@ struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr,
 
 void mc_memory_release(struct mc_memory *memory) {
     struct mc_engine *engine = mc_container_of(memory, struct mc_memory_entry, base)->engine;
-    /* Release: our accesses to the range come before the waiter's return. The entry may be freed from here on. */
+    /* Release: our accesses to the range come before the waiter's return. The entry may be freed
+     * from here on. */
     uint32_t old = atomic_fetch_sub_explicit(&memory->users, 1, memory_order_acq_rel);
     if (old == (USERS_DRAINING | 1)) {
         pthread_mutex_lock(&engine->drain_lock);
@@ -103,7 +105,7 @@ static void drain(struct mc_engine *engine, struct mc_memory *memory) {
     pthread_mutex_unlock(&engine->drain_lock);
 }
 
-/* ---- the own descriptor ---------------------------------------------------------------------------------- */
+/* ---- the own descriptor ---------------------------------------------------------------------- */
 
 void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc) {
     pthread_rwlock_rdlock(&engine->memory_lock);
@@ -149,8 +151,7 @@ static void rebuild_descriptor_locked(struct mc_engine *engine) {
 
 void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out) {
     pthread_mutex_lock(&engine->descriptor_lock);
-    uint64_t generation =
-        atomic_load_explicit(&engine->memory_generation, memory_order_acquire);
+    uint64_t generation = atomic_load_explicit(&engine->memory_generation, memory_order_acquire);
     if (engine->descriptor_generation != generation) {
         rebuild_descriptor_locked(engine);
         engine->descriptor_generation = generation;
@@ -167,14 +168,14 @@ static enum mc_status publish(struct mc_engine *engine) {
     struct mc_buf text = {0};
     pthread_mutex_lock(&engine->publish_lock);
     mc_engine_describe(engine, &text);
-    enum mc_status status = mc_meta_publish_descriptor(
-        engine->meta, engine->name, (struct mc_str){text.data, text.len});
+    enum mc_status status = mc_meta_publish_descriptor(engine->meta, engine->name,
+                                                       (struct mc_str){text.data, text.len});
     pthread_mutex_unlock(&engine->publish_lock);
     mc_buf_free(&text);
     return status;
 }
 
-/* ---- registering ----------------------------------------------------------------------------------------- */
+/* ---- registering ----------------------------------------------------------------------------- */
 
 static uint64_t estimate(const struct mc_memory *m) {
     return m->remote ? DESCRIPTOR_PER_BUFFER + strlen(m->location) : 0;
@@ -189,7 +190,8 @@ static enum mc_status insert_locked(struct mc_engine *engine, struct mc_memory_e
     uint64_t bytes = engine->descriptor_estimate + estimate(m);
     if (engine->range_count >= MC_SEGMENT_BUFFERS_MAX ||
         bytes > mc_meta_limits(engine->meta)->max_frame_bytes) {
-        mc_error("too many registered buffers count=%zu descriptor_bytes=%llu raise=MC_HANDSHAKE_MAX_LENGTH",
+        mc_error("too many registered buffers count=%zu descriptor_bytes=%llu "
+                 "raise=MC_HANDSHAKE_MAX_LENGTH",
                  engine->range_count, (unsigned long long)bytes);
         return MC_ERR_LIMIT;
     }
@@ -298,14 +300,15 @@ MC_PUBLIC enum mc_status mc_memory_unregister(struct mc_engine *engine, void *ad
     return MC_OK;
 }
 
-/* ---- memory that same-host peers can map ----------------------------------------------------------------- */
+/* ---- memory that same-host peers can map ----------------------------------------------------- */
 
 static size_t mapping_length(uint64_t length) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     return (size_t)((length + page - 1) / page * page);
 }
 
-/* A memfd of fixed size: it can neither shrink nor grow, so that no mapping of it, in any process, can fault. */
+/* A memfd of fixed size: it can neither shrink nor grow, so that no mapping of it, in any process,
+ * can fault. */
 static enum mc_status make_memfd(size_t length, int *out) {
     int fd = memfd_create("mooncake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {

@@ -1,6 +1,7 @@
 /*
- * Notifications: a bounded ring of messages that peers left here, and the sending of them by handshake. When the ring
- * is full the oldest message goes, and is counted: a reader that has stopped reading cannot fill the memory.
+ * Notifications: a bounded ring of messages that peers left here, and the sending of them by
+ * handshake. When the ring is full the oldest message goes, and is counted: a reader that has
+ * stopped reading cannot fill the memory.
  */
 #include "base/export.h"
 #include "base/log.h"
@@ -13,8 +14,7 @@ void mc_notify_init(struct mc_engine *engine) {
 
 void mc_notify_destroy(struct mc_engine *engine) {
     for (size_t i = 0; i < engine->notify_count; i++) {
-        struct mc_notification *n =
-            &engine->notify_ring[(engine->notify_head + i) % MC_NOTIFY_MAX];
+        struct mc_notification *n = &engine->notify_ring[(engine->notify_head + i) % MC_NOTIFY_MAX];
         free(n->name);
         free(n->message);
     }
@@ -22,7 +22,8 @@ void mc_notify_destroy(struct mc_engine *engine) {
     pthread_mutex_destroy(&engine->notify_lock);
 }
 
-enum mc_status mc_notify_queue(struct mc_engine *engine, struct mc_str name, struct mc_str message) {
+enum mc_status mc_notify_queue(struct mc_engine *engine, struct mc_str name,
+                               struct mc_str message) {
     struct mc_notification note = {mc_str_dup(name), mc_str_dup(message)};
     struct mc_notification dropped = {NULL, NULL};
     pthread_mutex_lock(&engine->notify_lock);

@@ -1,10 +1,11 @@
-/* Engine options: defaults, then upstream's MC_* environment. A variable that does not parse is named in the log and
- * ignored. */
+/* Engine options: defaults, then upstream's MC_* environment. A variable that does not parse is
+ * named in the log and ignored. */
 #include "base/export.h"
 #include "base/log.h"
 #include "te/internal.h"
 
-/* The first of the variables that is set and acceptable, else `otherwise`. `aliases` are comma-free names, NULL-ended. */
+/* The first of the variables that is set and acceptable, else `otherwise`. `aliases` are comma-free
+ * names, NULL-ended. */
 static uint64_t number(const char *const *names, uint64_t min, uint64_t max, uint64_t otherwise) {
     for (; *names != NULL; names++) {
         const char *text = getenv(*names);
@@ -15,8 +16,8 @@ static uint64_t number(const char *const *names, uint64_t min, uint64_t max, uin
         if (mc_parse_u64(text, min, max, &value) == MC_OK) {
             return value;
         }
-        mc_warn("environment variable ignored name=%s value=\"%s\" accepted=%llu..%llu used=%llu", *names,
-                text, (unsigned long long)min, (unsigned long long)max,
+        mc_warn("environment variable ignored name=%s value=\"%s\" accepted=%llu..%llu used=%llu",
+                *names, text, (unsigned long long)min, (unsigned long long)max,
                 (unsigned long long)otherwise);
     }
     return otherwise;

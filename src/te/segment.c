@@ -1,14 +1,16 @@
 /*
  * Segments: the table of opened peers and their descriptors.
  *
- * A slot is never freed while the engine lives; its `word` holds id, closed flag and number of users, so that looking a
- * segment up by id is one compare-and-swap and no lock. Ids are not reused until 32768 generations of a slot have
- * passed: a stale id finds another number and is an error. The last user of a closed segment hands it to a worker,
- * which tells the transports and returns the slot.
+ * A slot is never freed while the engine lives; its `word` holds id, closed flag and number of
+ * users, so that looking a segment up by id is one compare-and-swap and no lock. Ids are not reused
+ * until 32768 generations of a slot have passed: a stale id finds another number and is an error.
+ * The last user of a closed segment hands it to a worker, which tells the transports and returns
+ * the slot.
  *
- * A descriptor is replaced as a whole. When the engine id in it changes, or for peers without one the address of the data
- * port, another process stands behind the name: `incarnation` moves, transports forget the old one, and slices that
- * were first sent to it are not sent to its successor, whose memory is not what their addresses meant.
+ * A descriptor is replaced as a whole. When the engine id in it changes, or for peers without one
+ * the address of the data port, another process stands behind the name: `incarnation` moves,
+ * transports forget the old one, and slices that were first sent to it are not sent to its
+ * successor, whose memory is not what their addresses meant.
  */
 #include <stdio.h>
 
@@ -18,9 +20,11 @@
 
 #define NO_FETCH_AFTER_FAILURE_NS (1 * MC_SEC)
 
-static uint64_t now_ns(void) { return mc_now_ns(mc_clock_system()); }
+static uint64_t now_ns(void) {
+    return mc_now_ns(mc_clock_system());
+}
 
-/* ---- users ----------------------------------------------------------------------------------------------- */
+/* ---- users ----------------------------------------------------------------------------------- */
 
 struct mc_segment_slot *mc_slot_acquire(struct mc_engine *engine, mc_segment_id id) {
     if (id < 0) {
@@ -80,7 +84,7 @@ static void reclaim(struct mc_job *job) {
     pthread_mutex_unlock(&engine->table_lock);
 }
 
-/* ---- descriptors ----------------------------------------------------------------------------------------- */
+/* ---- descriptors ----------------------------------------------------------------------------- */
 
 struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment) {
     struct mc_segment_slot *slot = mc_slot_of(segment);
@@ -150,11 +154,12 @@ static enum mc_status fetch(struct mc_engine *engine, const char *name, uint64_t
     struct mc_segment_desc wire;
     mc_metric_add(&engine->refreshes, 1);
     mc_engine_describe(engine, &own);
-    enum mc_status status = mc_meta_lookup(engine->meta, name, (struct mc_str){own.data, own.len},
-                                           deadline_ns, &peer);
+    enum mc_status status =
+        mc_meta_lookup(engine->meta, name, (struct mc_str){own.data, own.len}, deadline_ns, &peer);
     mc_buf_free(&own);
     MC_TRY(status);
-    status = mc_segment_desc_decode((struct mc_str){peer.descriptor.data, peer.descriptor.len}, &wire);
+    status =
+        mc_segment_desc_decode((struct mc_str){peer.descriptor.data, peer.descriptor.len}, &wire);
     if (status == MC_OK) {
         *out = desc_from_wire(&wire, peer.host, peer.rpc_port);
         mc_segment_desc_free(&wire);
@@ -243,7 +248,7 @@ static uint64_t fetch_deadline(const struct mc_engine *engine) {
     return now_ns() + (uint64_t)(limits->connect_timeout_ms + limits->reply_timeout_ms) * MC_MS;
 }
 
-/* ---- slices that wait for a descriptor ------------------------------------------------------------------- */
+/* ---- slices that wait for a descriptor ------------------------------------------------------- */
 
 static struct mc_slice_op *pop(struct mc_segment_slot *slot, struct mc_list *list) {
     struct mc_slice_op *slice = NULL;
@@ -256,8 +261,9 @@ static struct mc_slice_op *pop(struct mc_segment_slot *slot, struct mc_list *lis
     return slice;
 }
 
-/* Those that wait now are served by the fetch that begins now; who comes later gets the next, for what has happened in
- * between would not be in this one's answer. False when nobody waits: the job is over. */
+/* Those that wait now are served by the fetch that begins now; who comes later gets the next, for
+ * what has happened in between would not be in this one's answer. False when nobody waits: the job
+ * is over. */
 static bool begin_fetch(struct mc_segment_slot *slot) {
     pthread_mutex_lock(&slot->lock);
     bool any = !mc_list_empty(&slot->waiting);
@@ -317,14 +323,13 @@ void mc_slot_cancel_waiting(struct mc_segment_slot *slot, struct mc_transfer_tas
     take_of_task(&slot->fetching, task, &mine);
     pthread_mutex_unlock(&slot->lock);
     while (!mc_list_empty(&mine)) {
-        struct mc_slice_op *slice =
-            mc_container_of(mine.next, struct mc_slice_op, transport_link);
+        struct mc_slice_op *slice = mc_container_of(mine.next, struct mc_slice_op, transport_link);
         mc_list_del(&slice->transport_link);
         mc_slice_end(slice, atomic_load_explicit(&task->cancel, memory_order_relaxed));
     }
 }
 
-/* ---- opening and closing --------------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static void slot_init(struct mc_engine *engine, struct mc_segment_slot *slot) {
     slot->base.engine = engine;
@@ -498,7 +503,7 @@ MC_PUBLIC enum mc_status mc_segment_close(struct mc_engine *engine, mc_segment_i
     return status;
 }
 
-/* ---- questions about a segment --------------------------------------------------------------------------- */
+/* ---- questions about a segment --------------------------------------------------------------- */
 
 MC_PUBLIC enum mc_status mc_segment_refresh(struct mc_engine *engine, mc_segment_id segment) {
     struct mc_segment_slot *slot = mc_slot_acquire(engine, segment);
@@ -545,8 +550,8 @@ MC_PUBLIC enum mc_status mc_segment_probe(struct mc_engine *engine, mc_segment_i
         return MC_SEGMENT_NOT_FOUND;
     }
     struct mc_peer_desc *desc = mc_segment_desc(&slot->base);
-    enum mc_status status = mc_handshake_probe(desc->host, desc->rpc_port,
-                                               mc_meta_limits(engine->meta), deadline_ns);
+    enum mc_status status =
+        mc_handshake_probe(desc->host, desc->rpc_port, mc_meta_limits(engine->meta), deadline_ns);
     mc_peer_desc_put(desc);
     mc_slot_release(slot);
     return status;
@@ -581,8 +586,7 @@ static enum mc_status map_peer(struct mc_segment_slot *slot, uint64_t addr, size
     }
     for (unsigned i = 0; i < engine->transport_count; i++) {
         struct mc_transport *t = engine->transports[i];
-        const void *found =
-            t->ops->map == NULL ? NULL : t->ops->map(t, &slot->base, addr, length);
+        const void *found = t->ops->map == NULL ? NULL : t->ops->map(t, &slot->base, addr, length);
         if (found != NULL) {
             *ptr = found;
             return MC_OK;
@@ -614,7 +618,7 @@ struct mc_segment *mc_engine_segment(struct mc_engine *engine, mc_segment_id id)
     return slot == NULL ? NULL : &slot->base;
 }
 
-/* ---- routes: what can reach the peer --------------------------------------------------------------------- */
+/* ---- routes: what can reach the peer --------------------------------------------------------- */
 
 /* Fetch first, unless that failed just now. */
 static bool is_fresh(struct mc_segment_slot *slot) {
@@ -660,7 +664,8 @@ bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t lengt
     return route->desc == NULL || mc_peer_desc_find(route->desc, addr, length) != NULL;
 }
 
-struct mc_transport *mc_route_choose(const struct mc_route *route, const struct mc_slice_op *slice) {
+struct mc_transport *mc_route_choose(const struct mc_route *route,
+                                     const struct mc_slice_op *slice) {
     struct mc_engine *engine = route->slot->base.engine;
     struct mc_transport *best = NULL;
     uint32_t best_cost = UINT32_MAX;

@@ -1,16 +1,19 @@
 /*
  * The road of a slice: which transport next, and when it ends.
  *
- * Every failure, of whatever stage (posting refused, completion with an error, a transport's own time-out), takes the
- * same steps: the same transport again while it says that may help and fewer than MC_SLICE_ATTEMPTS posts were made;
- * then the cheapest transport not tried; when none is left the descriptor is fetched once and, if the same peer still
- * answers, the round begins anew; then the slice ends with its first error and so does the task. A slice known complete
- * never comes here. A cancelled task's slices end at their next step.
+ * Every failure, of whatever stage (posting refused, completion with an error, a transport's own
+ * time-out), takes the same steps: the same transport again while it says that may help and fewer
+ * than MC_SLICE_ATTEMPTS posts were made; then the cheapest transport not tried; when none is left
+ * the descriptor is fetched once and, if the same peer still answers, the round begins anew; then
+ * the slice ends with its first error and so does the task. A slice known complete never comes
+ * here. A cancelled task's slices end at their next step.
  */
 #include "base/log.h"
 #include "te/internal.h"
 
-static struct mc_transfer_task *task_of(const struct mc_slice_op *slice) { return slice->task; }
+static struct mc_transfer_task *task_of(const struct mc_slice_op *slice) {
+    return slice->task;
+}
 
 static void task_end(struct mc_transfer_task *task) {
     struct mc_engine *engine = task->batch->engine;
@@ -18,7 +21,8 @@ static void task_end(struct mc_transfer_task *task) {
     enum mc_task_state state = MC_TRANSFER_COMPLETED;
     if (error != MC_OK) {
         state = error == MC_ERR_TIMEOUT ? MC_TRANSFER_TIMEOUT : MC_TRANSFER_FAILED;
-        mc_metric_add(error == MC_ERR_TIMEOUT ? &engine->tasks_timed_out : &engine->tasks_failed, 1);
+        mc_metric_add(error == MC_ERR_TIMEOUT ? &engine->tasks_timed_out : &engine->tasks_failed,
+                      1);
     }
     struct mc_batch *batch = task->batch;
     atomic_store_explicit(&task->state, state, memory_order_release);
@@ -42,8 +46,7 @@ void mc_slice_end(struct mc_slice_op *slice, enum mc_status status) {
 
 void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, bool retryable) {
     struct mc_segment_slot *slot = mc_slot_of(slice->segment);
-    struct mc_transport_counters *counters =
-        &slot->base.engine->counters[slice->transport->index];
+    struct mc_transport_counters *counters = &slot->base.engine->counters[slice->transport->index];
     mc_metric_add(&counters->failures, 1);
     if (slice->first_error == MC_OK) {
         slice->first_error = status;
@@ -90,7 +93,8 @@ static void exhausted(struct mc_slice_op *slice) {
     mc_slice_end(slice, slice->first_error != MC_OK ? slice->first_error : MC_ERR_NO_TRANSPORT);
 }
 
-static struct mc_transport *next_transport(const struct mc_route *route, struct mc_slice_op *slice) {
+static struct mc_transport *next_transport(const struct mc_route *route,
+                                           struct mc_slice_op *slice) {
     struct mc_transport *last = slice->transport;
     if (last != NULL && (slice->tried_transports & (1u << last->index)) == 0) {
         return last;
@@ -135,9 +139,9 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status) {
     bool covered = mc_route_covers(&route, slice->remote, slice->length);
     mc_route_close(&route);
     if (!covered) {
-        enum mc_status error = tried              ? slice->first_error
-                               : status != MC_OK  ? status
-                                                  : MC_ERR_NOT_REGISTERED;
+        enum mc_status error = tried             ? slice->first_error
+                               : status != MC_OK ? status
+                                                 : MC_ERR_NOT_REGISTERED;
         mc_slice_end(slice, error);
         return;
     }

@@ -1,10 +1,10 @@
 /*
  * te: the Transfer Engine. Mechanism below (transports), policy above (this room's engine).
  *
- * The engine owns registered memory, opened segments, batches and the choice: it cuts a request into slices, gives each
- * slice to a transport, and takes it back when it failed, at whatever stage, to give it to another lane or transport. A
- * transport only moves slices and reports what happened; it never retries, never chooses and never reports success
- * before the last byte arrived.
+ * The engine owns registered memory, opened segments, batches and the choice: it cuts a request
+ * into slices, gives each slice to a transport, and takes it back when it failed, at whatever
+ * stage, to give it to another lane or transport. A transport only moves slices and reports what
+ * happened; it never retries, never chooses and never reports success before the last byte arrived.
  *
  * May call base, io, wire, rpc, meta. Public face: mooncake/transfer.h.
  */
@@ -17,47 +17,48 @@
 
 #define MC_TRANSPORT_MAX 8 /* transports of one engine */
 
-/* ---- memory ---------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* A registered range. Immutable after registration but for `users`. */
 struct mc_memory {
     uint64_t addr;
     uint64_t length;
     char location[64];
-    bool remote;        /* peers may address it */
-    int memfd;          /* of mc_memory_alloc, mappable by same-host peers; else -1 */
-    int32_t shm_slot;   /* of the shm transport; -1 = not offered */
+    bool remote;            /* peers may address it */
+    int memfd;              /* of mc_memory_alloc, mappable by same-host peers; else -1 */
+    int32_t shm_slot;       /* of the shm transport; -1 = not offered */
     _Atomic uint32_t users; /* peers' requests in progress on it; unregistering waits for zero */
 };
 
-/* Finds the registered remote-accessible range that holds [addr, addr+length) and counts a user; NULL when none. Called
- * by a transport's server side for each incoming request; released after the last byte. Cheap: a read-locked sorted
- * array. */
+/* Finds the registered remote-accessible range that holds [addr, addr+length) and counts a user;
+ * NULL when none. Called by a transport's server side for each incoming request; released after the
+ * last byte. Cheap: a read-locked sorted array. */
 struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uint64_t length);
 void mc_memory_release(struct mc_memory *memory);
 
-/* ---- peers ----------------------------------------------------------------------------------------------- */
+/* ---- peers ----------------------------------------------------------------------------------- */
 
-/* What is known of an opened segment, from its descriptor (wire: docs/wire.md). Replaced as a whole on refresh; holders
- * keep a reference. */
+/* What is known of an opened segment, from its descriptor (wire: docs/wire.md). Replaced as a whole
+ * on refresh; holders keep a reference. */
 struct mc_peer_buffer {
     uint64_t addr;
     uint64_t length;
     char location[64];
-    int32_t shm_slot; /* ours: its place in the owner's shared control page; -1 when the peer offers none */
+    int32_t shm_slot; /* ours: its place in the owner's shared control page; -1 when the peer offers
+                         none */
     bool shm_mappable; /* ours: memory of mc_memory_alloc, a memfd that same-host peers can map */
 };
 struct mc_peer_desc {
     _Atomic uint32_t refs;
-    char name[280];          /* segment name */
-    char host[256];          /* where tcp and the handshake connect to */
-    uint16_t rpc_port;       /* handshake */
+    char name[280];    /* segment name */
+    char host[256];    /* where tcp and the handshake connect to */
+    uint16_t rpc_port; /* handshake */
     uint16_t tcp_data_port;
-    unsigned tcp_proto;      /* 1 or 2 */
-    struct mc_uuid engine_id;/* ours: random per engine; {0,0} for upstream peers */
-    char boot_id[40];        /* ours: same host when equal; "" for upstream peers */
-    int32_t pid;             /* ours, for people; 0 when unknown. Never used as an identity */
-    char shm_socket[64];     /* ours: abstract socket that hands out the mappings; "" when none */
+    unsigned tcp_proto;       /* 1 or 2 */
+    struct mc_uuid engine_id; /* ours: random per engine; {0,0} for upstream peers */
+    char boot_id[40];         /* ours: same host when equal; "" for upstream peers */
+    int32_t pid;              /* ours, for people; 0 when unknown. Never used as an identity */
+    char shm_socket[64];      /* ours: abstract socket that hands out the mappings; "" when none */
     size_t buffer_count;
     struct mc_peer_buffer *buffers; /* sorted by addr */
 };
@@ -66,16 +67,18 @@ struct mc_segment { /* one opened segment; lives until closed and unused */
     struct mc_engine *engine;
     mc_segment_id id;
     /* private to engine.c and transports follow behind their own structs */
-    void *transport_state[MC_TRANSPORT_MAX]; /* indexed by mc_transport.index; made and freed by the transport */
+    void *transport_state[MC_TRANSPORT_MAX]; /* indexed by mc_transport.index; made and freed by the
+                                                transport */
 };
 /* A counted reference to the current descriptor. */
 struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment);
 void mc_peer_desc_put(struct mc_peer_desc *desc);
 
-/* ---- slices ---------------------------------------------------------------------------------------------- */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
-/* The unit of work: one contiguous move. Embedded in the task's memory, so posting allocates nothing. The engine fills
- * the first part; the transport owns `transport_link` and `transport_data` between post and completion. */
+/* The unit of work: one contiguous move. Embedded in the task's memory, so posting allocates
+ * nothing. The engine fills the first part; the transport owns `transport_link` and
+ * `transport_data` between post and completion. */
 struct mc_slice_op {
     enum mc_transfer_op op;
     char *local;
@@ -84,8 +87,9 @@ struct mc_slice_op {
     struct mc_segment *segment;
     uint64_t deadline_ns;
     void *task; /* engine's */
-    /* The posting thread is about to call the transport's progress() for this segment and stays until the slice ended, so
-     * the transport need not have it driven by a reactor as well. Only a hint for speed; never set on a retry. */
+    /* The posting thread is about to call the transport's progress() for this segment and stays
+     * until the slice ended, so the transport need not have it driven by a reactor as well. Only a
+     * hint for speed; never set on a retry. */
     bool waiter_follows;
     uint32_t attempts;         /* posts on `transport` */
     uint32_t tried_transports; /* bit per mc_transport.index that failed */
@@ -96,51 +100,64 @@ struct mc_slice_op {
     uint64_t transport_data[4];
 };
 
-/* Tells the engine that the slice ended. From any thread, exactly once for each posted slice, after which the transport
- * must not touch the slice or its memory. On failure `retryable` says whether another lane of the same transport
- * may work. The engine may post again from inside this call. */
+/* Tells the engine that the slice ended. From any thread, exactly once for each posted slice, after
+ * which the transport must not touch the slice or its memory. On failure `retryable` says whether
+ * another lane of the same transport may work. The engine may post again from inside this call. */
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable);
 
-/* ---- transports ------------------------------------------------------------------------------------------ */
+/* ---- transports ------------------------------------------------------------------------------ */
 
 struct mc_transport;
 struct mc_transport_ops {
     const char *name; /* "tcp", "shm" */
-    /* Requests are cut into slices of about this size, so that one request uses several lanes; 0 = never cut. */
+    /* Requests are cut into slices of about this size, so that one request uses several lanes; 0 =
+     * never cut. */
     uint64_t slice_bytes;
-    /* Starts for this engine (listeners, threads). MC_NOT_SUPPORTED = not on this machine; the engine goes on without. */
+    /* Starts for this engine (listeners, threads). MC_NOT_SUPPORTED = not on this machine; the
+     * engine goes on without. */
     enum mc_status (*start)(struct mc_engine *engine, unsigned index, struct mc_transport **out);
     void (*stop)(struct mc_transport *t);
     /* Adds the transport's keys to the engine's descriptor (a jansson object). May be NULL. */
     void (*describe)(struct mc_transport *t, void *json_object);
-    /* Memory becomes addressable by peers, or ceases to be: when memory_removed returns, no peer touches it through this
-     * transport. May be NULL. (Transports that serve requests by mc_memory_acquire need neither.) */
+    /* Memory becomes addressable by peers, or ceases to be: when memory_removed returns, no peer
+     * touches it through this transport. May be NULL. (Transports that serve requests by
+     * mc_memory_acquire need neither.) */
     void (*memory_added)(struct mc_transport *t, struct mc_memory *memory);
     void (*memory_removed)(struct mc_transport *t, struct mc_memory *memory);
     /* Lower is better; UINT32_MAX = cannot reach this peer. */
-    uint32_t (*cost)(struct mc_transport *t, struct mc_segment *segment, const struct mc_peer_desc *desc);
-    /* Whether this slice, to a segment that cost() accepts, can be served; false sends it to the next transport without
-     * counting a failure. NULL = every slice. */
-    bool (*serves)(struct mc_transport *t, struct mc_segment *segment, const struct mc_slice_op *slice);
-    /* The segment was opened, or has a new descriptor: on the opener's or a helper thread, may wait for the peer for a
-     * bounded time. May be NULL. */
-    void (*open)(struct mc_transport *t, struct mc_segment *segment, const struct mc_peer_desc *desc);
-    /* Posts slices (all for one segment). The status is that of posting as a whole: on an error none was taken. A taken
-     * slice ends with mc_slice_done, possibly before this returns (inline completion). Never blocks on the peer. */
+    uint32_t (*cost)(struct mc_transport *t, struct mc_segment *segment,
+                     const struct mc_peer_desc *desc);
+    /* Whether this slice, to a segment that cost() accepts, can be served; false sends it to the
+     * next transport without counting a failure. NULL = every slice. */
+    bool (*serves)(struct mc_transport *t, struct mc_segment *segment,
+                   const struct mc_slice_op *slice);
+    /* The segment was opened, or has a new descriptor: on the opener's or a helper thread, may wait
+     * for the peer for a bounded time. May be NULL. */
+    void (*open)(struct mc_transport *t, struct mc_segment *segment,
+                 const struct mc_peer_desc *desc);
+    /* Posts slices (all for one segment). The status is that of posting as a whole: on an error
+     * none was taken. A taken slice ends with mc_slice_done, possibly before this returns (inline
+     * completion). Never blocks on the peer. */
     enum mc_status (*post)(struct mc_transport *t, struct mc_slice_op **slices, size_t count);
-    /* Progress on the calling thread (a waiter), until `*done` is non-zero or the deadline passes; returns at once when
-     * there is nothing to drive. `segment` is what the waiter waits for. May be NULL. */
-    void (*progress)(struct mc_transport *t, struct mc_segment *segment, const _Atomic uint32_t *done, uint64_t deadline_ns);
-    /* Gives up slices of `task` still in flight (deadline): when it returns, none of them touches local memory again and each
-     * has ended with mc_slice_done(MC_ERR_TIMEOUT). NULL when post() never leaves a slice in flight. */
+    /* Progress on the calling thread (a waiter), until `*done` is non-zero or the deadline passes;
+     * returns at once when there is nothing to drive. `segment` is what the waiter waits for. May
+     * be NULL. */
+    void (*progress)(struct mc_transport *t, struct mc_segment *segment,
+                     const _Atomic uint32_t *done, uint64_t deadline_ns);
+    /* Gives up slices of `task` still in flight (deadline): when it returns, none of them touches
+     * local memory again and each has ended with mc_slice_done(MC_ERR_TIMEOUT). NULL when post()
+     * never leaves a slice in flight. */
     void (*cancel)(struct mc_transport *t, struct mc_segment *segment, void *task);
-    /* The segment is going away or its peer restarted: drop connections and mappings. Slices still in flight end with an
-     * error. When the segment goes away no slice is in flight, and transport_state[index] must be NULL afterwards. */
+    /* The segment is going away or its peer restarted: drop connections and mappings. Slices still
+     * in flight end with an error. When the segment goes away no slice is in flight, and
+     * transport_state[index] must be NULL afterwards. */
     void (*forget)(struct mc_transport *t, struct mc_segment *segment);
-    /* After the last forget(): no call for this segment follows; frees what was kept beside it. May be NULL. */
+    /* After the last forget(): no call for this segment follows; frees what was kept beside it. May
+     * be NULL. */
     void (*close)(struct mc_transport *t, struct mc_segment *segment);
     /* mc_segment_map; NULL when the transport cannot. */
-    const void *(*map)(struct mc_transport *t, struct mc_segment *segment, uint64_t addr, uint64_t length);
+    const void *(*map)(struct mc_transport *t, struct mc_segment *segment, uint64_t addr,
+                       uint64_t length);
 };
 struct mc_transport {
     const struct mc_transport_ops *ops;
@@ -148,20 +165,23 @@ struct mc_transport {
     unsigned index;
 };
 
-/* The table of what this build has; adding a transport = one file and one line there (te/transport/table.c). */
+/* The table of what this build has; adding a transport = one file and one line there
+ * (te/transport/table.c). */
 extern const struct mc_transport_ops *const mc_transport_table[];
 extern const size_t mc_transport_count;
 
 /* mc_engine_create over another table (at most MC_TRANSPORT_MAX); tests inject faults with it. */
 MC_MUST_USE enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
-                                                 const struct mc_transport_ops *const *table, size_t count,
-                                                 struct mc_engine **engine);
+                                                 const struct mc_transport_ops *const *table,
+                                                 size_t count, struct mc_engine **engine);
 
 /* What transports need of the engine. */
-const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine); /* numbers hold no 0 = default */
+const struct mc_engine_options *
+mc_engine_config(const struct mc_engine *engine);           /* numbers hold no 0 = default */
 const char *mc_engine_host(const struct mc_engine *engine); /* the address told to peers */
 struct mc_uuid mc_engine_id(const struct mc_engine *engine);
-const char *mc_engine_boot_id(const struct mc_engine *engine); /* of this host's kernel; "" when unknown */
+const char *
+mc_engine_boot_id(const struct mc_engine *engine); /* of this host's kernel; "" when unknown */
 struct mc_metrics *mc_engine_registry(struct mc_engine *engine);
 struct mc_reactor;
 unsigned mc_engine_reactor_count(const struct mc_engine *engine);

@@ -1,6 +1,7 @@
 /*
- * Threads for jobs that wait for peers: descriptor refreshes, notifications. Reactors and submitters never wait; they
- * leave such a job here. Threads are started when a job finds none idle and stay until the engine ends.
+ * Threads for jobs that wait for peers: descriptor refreshes, notifications. Reactors and
+ * submitters never wait; they leave such a job here. Threads are started when a job finds none idle
+ * and stay until the engine ends.
  */
 #include <pthread.h>
 

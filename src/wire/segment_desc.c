@@ -1,9 +1,9 @@
 /*
  * Segment descriptor JSON, by jansson.
  *
- * The decoder reads member by member through small typed getters that fail on a wrong type or range, so that no field
- * of a peer's text is trusted further than its getter. Unknown members are skipped: both upstream's newer ones and
- * ours in an upstream peer's eyes.
+ * The decoder reads member by member through small typed getters that fail on a wrong type or
+ * range, so that no field of a peer's text is trusted further than its getter. Unknown members are
+ * skipped: both upstream's newer ones and ours in an upstream peer's eyes.
  */
 #include "wire/segment_desc.h"
 
@@ -23,14 +23,15 @@ void mc_segment_desc_timestamp(char out[40]) {
     snprintf(out + len, 40 - len, ".%06ld", (long)now.tv_usec);
 }
 
-/* ---- encoding -------------------------------------------------------------------------------------------- */
+/* ---- encoding -------------------------------------------------------------------------------- */
 
 static json_t *encode_buffers(const struct mc_segment_desc *desc) {
     json_t *buffers = json_array();
     for (size_t i = 0; i < desc->buffer_count; i++) {
         const struct mc_segment_desc_buffer *b = &desc->buffers[i];
-        json_array_append_new(buffers, json_pack("{s:s, s:I, s:I}", "name", b->location, "addr",
-                                                 (json_int_t)b->addr, "length", (json_int_t)b->length));
+        json_array_append_new(buffers,
+                              json_pack("{s:s, s:I, s:I}", "name", b->location, "addr",
+                                        (json_int_t)b->addr, "length", (json_int_t)b->length));
     }
     return buffers;
 }
@@ -41,8 +42,8 @@ static json_t *encode_shm(const struct mc_segment_desc *desc) {
     for (size_t i = 0; i < desc->buffer_count; i++) {
         const struct mc_segment_desc_buffer *b = &desc->buffers[i];
         if (b->shm_slot >= 0) {
-            json_array_append_new(list, json_pack("[I, i, b]", (json_int_t)b->addr, (int)b->shm_slot,
-                                                  (int)b->shm_mappable));
+            json_array_append_new(list, json_pack("[I, i, b]", (json_int_t)b->addr,
+                                                  (int)b->shm_slot, (int)b->shm_mappable));
         }
     }
     return list;
@@ -52,16 +53,17 @@ static json_t *encode_ours(const struct mc_segment_desc *desc) {
     char hi[24], lo[24];
     snprintf(hi, sizeof(hi), "%016llx", (unsigned long long)desc->engine_id.hi);
     snprintf(lo, sizeof(lo), "%016llx", (unsigned long long)desc->engine_id.lo);
-    return json_pack("{s:[s, s], s:s, s:i, s:s, s:o}", "engine_id", hi, lo, "boot_id", desc->boot_id,
-                     "pid", (int)desc->pid, "shm_socket", desc->shm_socket, "shm", encode_shm(desc));
+    return json_pack("{s:[s, s], s:s, s:i, s:s, s:o}", "engine_id", hi, lo, "boot_id",
+                     desc->boot_id, "pid", (int)desc->pid, "shm_socket", desc->shm_socket, "shm",
+                     encode_shm(desc));
 }
 
 void *mc_segment_desc_json(const struct mc_segment_desc *desc) {
-    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:s, s:o, s:o}", "name", desc->name, "protocol",
-                             desc->protocol, "tcp_data_port", (int)desc->tcp_data_port,
-                             "tcp_proto_version", (int)desc->tcp_proto, "timestamp",
-                             desc->timestamp, "buffers", encode_buffers(desc), "mooncake_c",
-                             encode_ours(desc));
+    json_t *root =
+        json_pack("{s:s, s:s, s:i, s:i, s:s, s:o, s:o}", "name", desc->name, "protocol",
+                  desc->protocol, "tcp_data_port", (int)desc->tcp_data_port, "tcp_proto_version",
+                  (int)desc->tcp_proto, "timestamp", desc->timestamp, "buffers",
+                  encode_buffers(desc), "mooncake_c", encode_ours(desc));
     /* json_pack fails on text that is not UTF-8; names are checked where they enter the engine. */
     MC_ASSERT(root != NULL);
     return root;
@@ -75,7 +77,7 @@ void mc_segment_desc_finish(void *json, struct mc_buf *out) {
     json_decref(json);
 }
 
-/* ---- decoding -------------------------------------------------------------------------------------------- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 static enum mc_status bad(const char *what) {
     mc_debug("segment descriptor rejected reason=\"%s\"", what);

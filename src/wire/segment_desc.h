@@ -1,17 +1,18 @@
 /*
  * The segment descriptor: what an engine tells its peers about itself, as upstream's JSON.
  *
- * `protocol`, `name`, `buffers`, `tcp_data_port`, `tcp_proto_version` and `timestamp` are upstream's; what we add rides
- * in one extra member "mooncake_c", which upstream ignores and which is absent in its descriptors. Decoding bounds
- * everything before it allocates and accepts only what can be used: a buffer with an empty name, a zero address or
- * length, or a range that wraps makes the whole descriptor invalid, as upstream has it.
+ * `protocol`, `name`, `buffers`, `tcp_data_port`, `tcp_proto_version` and `timestamp` are
+ * upstream's; what we add rides in one extra member "mooncake_c", which upstream ignores and which
+ * is absent in its descriptors. Decoding bounds everything before it allocates and accepts only
+ * what can be used: a buffer with an empty name, a zero address or length, or a range that wraps
+ * makes the whole descriptor invalid, as upstream has it.
  */
 #ifndef MC_WIRE_SEGMENT_DESC_H
 #define MC_WIRE_SEGMENT_DESC_H
 
 #include "base/base.h"
 
-#define MC_SEGMENT_NAME_MAX 280   /* with the NUL */
+#define MC_SEGMENT_NAME_MAX    280 /* with the NUL */
 #define MC_SEGMENT_BUFFERS_MAX 65536
 
 struct mc_segment_desc_buffer {
@@ -24,10 +25,10 @@ struct mc_segment_desc_buffer {
 
 struct mc_segment_desc {
     char name[MC_SEGMENT_NAME_MAX];
-    char protocol[32];       /* "tcp"; of an array of protocols the first */
-    char timestamp[40];      /* "YYYY-MM-DD HH:MM:SS.uuuuuu", local time */
-    uint16_t tcp_data_port;  /* 0 = the engine serves no tcp */
-    unsigned tcp_proto;      /* 1 when absent */
+    char protocol[32];        /* "tcp"; of an array of protocols the first */
+    char timestamp[40];       /* "YYYY-MM-DD HH:MM:SS.uuuuuu", local time */
+    uint16_t tcp_data_port;   /* 0 = the engine serves no tcp */
+    unsigned tcp_proto;       /* 1 when absent */
     struct mc_uuid engine_id; /* ours; {0,0} of upstream's engines */
     char boot_id[40];         /* ours; "" */
     int32_t pid;              /* ours; 0 */
@@ -36,12 +37,13 @@ struct mc_segment_desc {
     struct mc_segment_desc_buffer *buffers;
 };
 
-/* A new jansson object, to which transports add what they have to say ("mooncake_c" is a member object). */
+/* A new jansson object, to which transports add what they have to say ("mooncake_c" is a member
+ * object). */
 void *mc_segment_desc_json(const struct mc_segment_desc *desc);
 /* Appends it as compact JSON and frees it. */
 void mc_segment_desc_finish(void *json, struct mc_buf *out);
-/* MC_ERR_PROTOCOL (logged at debug level with the reason) unless the whole text is one usable descriptor. Buffers come
- * out sorted by address. On success free with mc_segment_desc_free. */
+/* MC_ERR_PROTOCOL (logged at debug level with the reason) unless the whole text is one usable
+ * descriptor. Buffers come out sorted by address. On success free with mc_segment_desc_free. */
 MC_MUST_USE enum mc_status mc_segment_desc_decode(struct mc_str json, struct mc_segment_desc *desc);
 void mc_segment_desc_free(struct mc_segment_desc *desc);
 

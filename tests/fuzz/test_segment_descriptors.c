@@ -1,6 +1,6 @@
 /*
- * Mutated descriptors: the decoder never reads past its input (ASan watches), and what it accepts keeps the rules that
- * the engine relies on.
+ * Mutated descriptors: the decoder never reads past its input (ASan watches), and what it accepts
+ * keeps the rules that the engine relies on.
  */
 #include "support/support.h"
 #include "base/log.h"
@@ -16,9 +16,22 @@ static const char *const seeds[] = {
     "\"mooncake_c\":{\"engine_id\":[\"0000000000000001\",\"0000000000000002\"],\"boot_id\":\"b\","
     "\"pid\":1,\"shm_socket\":\"s\",\"shm\":[[1,1,true]]}}",
 };
-static const char *const pieces[] = {"{",    "}",  "[",          "]",       "\"",  ":",      ",",
-                                     "null", "-1", "1e999",      "0",       "true", "\\u0000",
-                                     "\xff", "18446744073709551615", "9223372036854775807"};
+static const char *const pieces[] = {"{",
+                                     "}",
+                                     "[",
+                                     "]",
+                                     "\"",
+                                     ":",
+                                     ",",
+                                     "null",
+                                     "-1",
+                                     "1e999",
+                                     "0",
+                                     "true",
+                                     "\\u0000",
+                                     "\xff",
+                                     "18446744073709551615",
+                                     "9223372036854775807"};
 
 static void mutate(struct mc_rng *rng, struct mc_buf *text) {
     uint64_t times = 1 + mc_rng_below(rng, 4);

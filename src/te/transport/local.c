@@ -1,6 +1,7 @@
 /*
- * Inside one engine: memcpy on the calling thread. "Inside" is the engine's own segment (id 0), never an address that
- * looks like ours; the target must be registered, and stays so while it is copied.
+ * Inside one engine: memcpy on the calling thread. "Inside" is the engine's own segment (id 0),
+ * never an address that looks like ours; the target must be registered, and stays so while it is
+ * copied.
  */
 #include "te/internal.h"
 
@@ -15,7 +16,9 @@ static enum mc_status local_start(struct mc_engine *engine, unsigned index,
     return MC_OK;
 }
 
-static void local_stop(struct mc_transport *t) { free(t); }
+static void local_stop(struct mc_transport *t) {
+    free(t);
+}
 
 static uint32_t local_cost(struct mc_transport *t, struct mc_segment *segment,
                            const struct mc_peer_desc *desc) {
@@ -38,7 +41,8 @@ static void copy_one(struct mc_engine *engine, struct mc_slice_op *slice) {
     mc_slice_done(slice, MC_OK, false);
 }
 
-static enum mc_status local_post(struct mc_transport *t, struct mc_slice_op **slices, size_t count) {
+static enum mc_status local_post(struct mc_transport *t, struct mc_slice_op **slices,
+                                 size_t count) {
     for (size_t i = 0; i < count; i++) {
         copy_one(t->engine, slices[i]);
     }

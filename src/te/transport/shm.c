@@ -1,9 +1,10 @@
 /*
  * shm, the transport: which peers and buffers it serves, and the copies. shm.h has the picture.
  *
- * What a segment's peer offers is a `view`: an immutable sorted table of its buffers, made when the segment is opened or
- * refreshed, replaced as a whole. A post takes a reference to the view, copies on the caller's thread and is done:
- * no allocation, no lock but the segment's own for the reference, no other thread.
+ * What a segment's peer offers is a `view`: an immutable sorted table of its buffers, made when the
+ * segment is opened or refreshed, replaced as a whole. A post takes a reference to the view, copies
+ * on the caller's thread and is done: no allocation, no lock but the segment's own for the
+ * reference, no other thread.
  */
 #include "te/transport/shm.h"
 
@@ -16,7 +17,7 @@
 #include "base/log.h"
 
 #define COPY_CALL_BYTES (64u << 20) /* of one process_vm_readv */
-#define RUN_MAX      32          /* slices of one process_vm_readv */
+#define RUN_MAX         32          /* slices of one process_vm_readv */
 
 struct shm_mapping { /* of a buffer's memfd; counted, because a newer view may use it too */
     _Atomic uint32_t refs;
@@ -62,7 +63,7 @@ static struct shm_segment *state_of(struct mc_transport *t, struct mc_segment *s
     return __atomic_load_n(&segment->transport_state[t->index], __ATOMIC_ACQUIRE);
 }
 
-/* ---- views ----------------------------------------------------------------------------------------------- */
+/* ---- views ----------------------------------------------------------------------------------- */
 
 static void mapping_put(struct shm_mapping *mapping) {
     if (mapping != NULL &&
@@ -129,7 +130,8 @@ static bool read_slot(const struct shm_host *host, const struct mc_peer_buffer *
     return (*generation & 1) != 0 && slot->addr == buffer->addr && slot->length == buffer->length;
 }
 
-/* Fills the entry from the old view or by asking the owner. False: this buffer is not for shared memory. */
+/* Fills the entry from the old view or by asking the owner. False: this buffer is not for shared
+ * memory. */
 static bool make_entry(struct shm_host *host, const struct shm_view *old,
                        const struct mc_peer_buffer *buffer, struct shm_entry *entry) {
     uint32_t generation;
@@ -163,7 +165,7 @@ static bool make_entry(struct shm_host *host, const struct shm_view *old,
     return true;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static struct shm_segment *state_make(struct mc_transport *t, struct mc_segment *segment) {
     struct shm_segment *state = state_of(t, segment);
@@ -270,7 +272,7 @@ static bool shm_serves(struct mc_transport *t, struct mc_segment *segment,
     return found;
 }
 
-/* ---- copying --------------------------------------------------------------------------------------------- */
+/* ---- copying --------------------------------------------------------------------------------- */
 
 /* Copies by the kernel: one system call for each run of slices of one kind. */
 struct kernel_run {
@@ -371,7 +373,8 @@ static enum mc_status shm_post(struct mc_transport *t, struct mc_slice_op **slic
     }
     struct shm_host *host = view->host;
     uint32_t token = shm_host_enter(host);
-    /* Sequentially consistent, as the check of a slot: the owner closes first and looks at the counters second. */
+    /* Sequentially consistent, as the check of a slot: the owner closes first and looks at the
+     * counters second. */
     bool alive = atomic_load(&host->control->state) == SHM_OPEN;
     if (alive) {
         copy_all(view, slices, count);
@@ -384,8 +387,8 @@ static enum mc_status shm_post(struct mc_transport *t, struct mc_slice_op **slic
     }
     view_put(view);
     for (size_t i = 0; i < count; i++) {
-        enum mc_status status = alive ? (enum mc_status)(int64_t)slices[i]->transport_data[0]
-                                      : MC_ERR_CLOSED;
+        enum mc_status status =
+            alive ? (enum mc_status)(int64_t)slices[i]->transport_data[0] : MC_ERR_CLOSED;
         mc_slice_done(slices[i], status, false);
     }
     return MC_OK;
@@ -414,7 +417,7 @@ static const void *shm_map(struct mc_transport *t, struct mc_segment *segment, u
     return ptr;
 }
 
-/* ---- start and stop -------------------------------------------------------------------------------------- */
+/* ---- start and stop -------------------------------------------------------------------------- */
 
 static void shm_describe(struct mc_transport *t, void *json_object) {
     json_t *ours = json_object_get(json_object, "mooncake_c");

@@ -1,5 +1,6 @@
 /*
- * shm, the guest's side of an attachment: proving who the owner is, mapping its memory, and counting copies.
+ * shm, the guest's side of an attachment: proving who the owner is, mapping its memory, and
+ * counting copies.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,12 +12,13 @@
 #include "base/log.h"
 #include "te/transport/shm.h"
 
-/* ---- counting copies ------------------------------------------------------------------------------------- */
+/* ---- counting copies ------------------------------------------------------------------------- */
 
 uint32_t shm_host_enter(struct shm_host *host) {
     uint32_t phase = atomic_load(&host->control->phase) & 1;
-    /* Sequentially consistent, before the check of the slot: either the owner, who changes the slot first and looks at
-     * the counters second, sees this count, or we see that the slot has changed. */
+    /* Sequentially consistent, before the check of the slot: either the owner, who changes the slot
+     * first and looks at the counters second, sees this count, or we see that the slot has changed.
+     */
     atomic_fetch_add(&host->line->active[phase], 1);
     return phase;
 }
@@ -29,7 +31,7 @@ bool shm_host_alive(struct shm_host *host) {
     return mc_process_alive(host->process.pidfd) && atomic_load(&host->control->state) == SHM_OPEN;
 }
 
-/* ---- attaching ------------------------------------------------------------------------------------------- */
+/* ---- attaching ------------------------------------------------------------------------------- */
 
 /* Maps a memfd that can never get shorter than `length`. */
 static enum mc_status map_sealed(int fd, uint64_t length, void **out) {
@@ -71,7 +73,8 @@ static enum mc_status ask(struct shm_host *host, enum shm_ask what, uint32_t slo
     return status;
 }
 
-/* Reads the control page through the process id: proof that the id is the owner's and that we may. */
+/* Reads the control page through the process id: proof that the id is the owner's and that we may.
+ */
 static bool may_copy(const struct shm_host *host) {
     uint64_t seen[3] = {0};
     struct iovec local = {seen, sizeof(seen)};

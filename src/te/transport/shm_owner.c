@@ -1,8 +1,9 @@
 /*
- * shm, the owner's side: the control page, the socket that hands it out, and the wait for guests' copies.
+ * shm, the owner's side: the control page, the socket that hands it out, and the wait for guests'
+ * copies.
  *
- * Guests' connections are served on the engine's first reactor, each message at once; nothing waits. A connection lives
- * as long as the attachment; its end frees the guest's line.
+ * Guests' connections are served on the engine's first reactor, each message at once; nothing
+ * waits. A connection lives as long as the attachment; its end frees the guest's line.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +44,7 @@ struct shm_owner {
     struct mc_metric refused;
 };
 
-/* ---- slots ----------------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 void shm_owner_add(struct shm_owner *owner, struct mc_memory *memory) {
     pthread_mutex_lock(&owner->lock);
@@ -92,7 +93,8 @@ static void wait_for_copies(struct shm_owner *owner) {
             usleep(pause);
             pause = (uint32_t)mc_min_u64(pause * 2, WAIT_MOST_US);
             if (mc_now_ns(mc_clock_system()) >= warn_at) {
-                mc_warn("memory cannot be released: a process of this host is copying from or to it pid=%d",
+                mc_warn("memory cannot be released: a process of this host is copying from or to "
+                        "it pid=%d",
                         (int)pid);
                 warn_at += WARN_EVERY_NS;
             }
@@ -106,7 +108,8 @@ void shm_owner_remove(struct shm_owner *owner, struct mc_memory *memory) {
         return;
     }
     uint32_t i = (uint32_t)memory->shm_slot;
-    /* Sequentially consistent: a guest that counts itself in after wait_for_copies looked sees this. */
+    /* Sequentially consistent: a guest that counts itself in after wait_for_copies looked sees
+     * this. */
     atomic_fetch_add(&owner->control->slots[i].generation, 1);
     if (memory->memfd < 0) {
         wait_for_copies(owner);
@@ -117,7 +120,7 @@ void shm_owner_remove(struct shm_owner *owner, struct mc_memory *memory) {
     memory->shm_slot = -1;
 }
 
-/* ---- guests ---------------------------------------------------------------------------------------------- */
+/* ---- guests ---------------------------------------------------------------------------------- */
 
 static void guest_free(struct guest *g) {
     struct shm_owner *owner = g->owner;
@@ -171,7 +174,8 @@ static enum mc_status admit(struct guest *g) {
 }
 
 /* A copy of the slot's memfd; the memory may go away while we speak of it. */
-static enum mc_status find_buffer(struct guest *g, uint32_t slot, struct shm_reply *reply, int *fd) {
+static enum mc_status find_buffer(struct guest *g, uint32_t slot, struct shm_reply *reply,
+                                  int *fd) {
     struct shm_owner *owner = g->owner;
     enum mc_status status = MC_ERR_NOT_FOUND;
     if (g->line < 0 || slot >= SHM_SLOTS) {
@@ -255,7 +259,7 @@ static void on_listener(struct mc_reactor_fd *io, uint32_t events) {
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------ */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static enum mc_status make_control(struct shm_owner *owner) {
     struct mc_uuid id = mc_engine_id(owner->engine);
@@ -340,9 +344,10 @@ enum mc_status shm_owner_start(struct mc_engine *engine, struct shm_owner **out)
     struct mc_metrics *metrics = mc_engine_registry(engine);
     mc_metrics_register(metrics, MC_METRIC_GAUGE, "mooncake_te_shm_guests", "",
                         "engines of this host that are attached to this one", &owner->guest_count);
-    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_te_shm_refused_total", "",
-                        "requests of same-host engines refused: user, limit, or memory that went away",
-                        &owner->refused);
+    mc_metrics_register(
+        metrics, MC_METRIC_COUNTER, "mooncake_te_shm_refused_total", "",
+        "requests of same-host engines refused: user, limit, or memory that went away",
+        &owner->refused);
     *out = owner;
     return MC_OK;
 }
@@ -357,4 +362,6 @@ void shm_owner_stop(struct shm_owner *owner) {
     free_owner(owner);
 }
 
-const char *shm_owner_socket(const struct shm_owner *owner) { return owner->socket; }
+const char *shm_owner_socket(const struct shm_owner *owner) {
+    return owner->socket;
+}

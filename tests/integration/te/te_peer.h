@@ -1,6 +1,7 @@
 /*
- * A peer in a process of its own: this program executed again, so that both processes start with one thread. The parent
- * tells it what to do over a socket pair; every order is answered by a number.
+ * A peer in a process of its own: this program executed again, so that both processes start with
+ * one thread. The parent tells it what to do over a socket pair; every order is answered by a
+ * number.
  */
 #ifndef MC_TESTS_TE_PEER_H
 #define MC_TESTS_TE_PEER_H
@@ -14,7 +15,14 @@
 
 #include "unit/te/te_support.h"
 
-enum peer_order { PEER_FILL, PEER_VERIFY, PEER_UNREGISTER, PEER_REGISTER, PEER_SHM_GUESTS, PEER_QUIT };
+enum peer_order {
+    PEER_FILL,
+    PEER_VERIFY,
+    PEER_UNREGISTER,
+    PEER_REGISTER,
+    PEER_SHM_GUESTS,
+    PEER_QUIT
+};
 struct peer_message {
     uint64_t order, offset, length, seed;
 };
@@ -50,10 +58,10 @@ static inline void peer_exchange(int fd, bool out, void *bytes, size_t len) {
     }
 }
 
-/* ---- the child ------------------------------------------------------------------------------------------- */
+/* ---- the child ------------------------------------------------------------------------------- */
 
 static inline struct mc_engine *peer_engine_of(bool disable_shm, uint16_t rpc_port,
-                                                unsigned reactors) {
+                                               unsigned reactors) {
     struct mc_engine_options options;
     struct mc_engine *engine = NULL;
     mc_engine_options_init(&options);
@@ -73,14 +81,16 @@ static inline struct mc_engine *peer_engine(bool disable_shm, uint16_t rpc_port)
 }
 
 #ifdef __SANITIZE_THREAD__
-/* Two of its threads would serve the same bytes one after the other, ordered by the other process only. */
+/* Two of its threads would serve the same bytes one after the other, ordered by the other process
+ * only. */
 #define PEER_REACTORS 1
 #else
 #define PEER_REACTORS 0
 #endif
 
-/* The engine's own threads serve the same bytes for the other process. What orders the two is the talk between the
- * processes, which TSan cannot see: it is told not to look. Plain loops, for it watches memcpy all the same. */
+/* The engine's own threads serve the same bytes for the other process. What orders the two is the
+ * talk between the processes, which TSan cannot see: it is told not to look. Plain loops, for it
+ * watches memcpy all the same. */
 __attribute__((no_sanitize("thread"))) static void peer_store(volatile char *to, const char *from,
                                                               uint64_t length) {
     for (uint64_t i = 0; i < length; i++) {
@@ -88,8 +98,8 @@ __attribute__((no_sanitize("thread"))) static void peer_store(volatile char *to,
     }
 }
 
-__attribute__((no_sanitize("thread"))) static uint64_t
-peer_same(const volatile char *a, const char *b, uint64_t length) {
+__attribute__((no_sanitize("thread"))) static uint64_t peer_same(const volatile char *a,
+                                                                 const char *b, uint64_t length) {
     uint64_t same = 0;
     while (same < length && a[same] == b[same]) {
         same++;
@@ -166,7 +176,7 @@ static inline void peer_take_over(int argc, char **argv) {
     }
 }
 
-/* ---- the parent ------------------------------------------------------------------------------------------ */
+/* ---- the parent ------------------------------------------------------------------------------ */
 
 static inline void peer_start(struct peer *peer, uint64_t size, bool allocated, bool disable_shm,
                               uint16_t rpc_port) {

@@ -1,6 +1,7 @@
 /*
- * Peers that are killed, stopped, restarted under the same name, or take their memory back: an error before the
- * deadline, local memory that nobody touches afterwards, and a way on when the peer is well again. MC_TEST_THREADS.
+ * Peers that are killed, stopped, restarted under the same name, or take their memory back: an
+ * error before the deadline, local memory that nobody touches afterwards, and a way on when the
+ * peer is well again. MC_TEST_THREADS.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -63,7 +64,8 @@ static void *killer_main(void *arg) {
     return NULL;
 }
 
-/* Batches are under way when the peer dies: every task ends, completed ones with the right bytes. */
+/* Batches are under way when the peer dies: every task ends, completed ones with the right bytes.
+ */
 static void a_peer_killed_in_mid_flight_ends_every_task(void **state) {
     for (enum way way = 0; way < WAYS; way++) {
         struct scene s;
@@ -72,9 +74,9 @@ static void a_peer_killed_in_mid_flight_ends_every_task(void **state) {
         begin(&s, way);
         assert_true(peer_tell(&s.peer, PEER_FILL, 0, SIZE, 5));
         for (size_t i = 0; i < 64; i++) {
-            requests[i] = (struct mc_transfer_request){MC_TRANSFER_READ, s.local + i * (SIZE / 64),
-                                                       s.segment,
-                                                       s.peer.hello.addr + i * (SIZE / 64), SIZE / 64};
+            requests[i] =
+                (struct mc_transfer_request){MC_TRANSFER_READ, s.local + i * (SIZE / 64), s.segment,
+                                             s.peer.hello.addr + i * (SIZE / 64), SIZE / 64};
         }
         struct killer killer = {s.peer.pid, 20000};
         assert_int_equal(pthread_create(&thread, NULL, killer_main, &killer), 0);
@@ -91,7 +93,8 @@ static void a_peer_killed_in_mid_flight_ends_every_task(void **state) {
             for (size_t i = 0; i < 64; i++) {
                 struct mc_transfer_status task;
                 assert_ok(mc_batch_task(batch, i, &task));
-                assert_true(task.state == MC_TRANSFER_COMPLETED || task.state == MC_TRANSFER_FAILED);
+                assert_true(task.state == MC_TRANSFER_COMPLETED ||
+                            task.state == MC_TRANSFER_FAILED);
                 if (task.state == MC_TRANSFER_COMPLETED) {
                     assert_int_equal(task.transferred_bytes, SIZE / 64);
                     assert_memory_equal(requests[i].local, expected + i * (SIZE / 64), SIZE / 64);
@@ -177,16 +180,17 @@ static void a_restarted_peer_is_found_under_its_name(void **state) {
         mc_test_fill(s.local, SIZE, 10);
         assert_ok(move(&s, MC_TRANSFER_WRITE, SIZE, 20000));
         assert_int_equal(peer_tell(&s.peer, PEER_VERIFY, 0, SIZE, 10), SIZE);
-        const char *used = way == WAY_TCP ? "mooncake_te_slices_total{transport=\"tcp\",op=\"write\"}"
-                                          : "mooncake_te_slices_total{transport=\"shm\",op=\"write\"}";
+        const char *used = way == WAY_TCP
+                               ? "mooncake_te_slices_total{transport=\"tcp\",op=\"write\"}"
+                               : "mooncake_te_slices_total{transport=\"shm\",op=\"write\"}";
         assert_true(te_counter(s.engine, used) > 0);
         end(&s);
         peer_stop(&s.peer);
     }
 }
 
-/* Threads write all the time while the owner takes its memory back: once unregistering has returned, the bytes
- * stay. */
+/* Threads write all the time while the owner takes its memory back: once unregistering has
+ * returned, the bytes stay. */
 struct writer {
     struct scene *scene;
     _Atomic bool stop;
@@ -233,7 +237,8 @@ static void memory_taken_back_is_not_touched(void **state) {
     for (int i = 0; i < 2; i++) {
         pthread_join(threads[i], NULL);
     }
-    assert_true(te_counter(s.engine, "mooncake_te_slices_total{transport=\"shm\",op=\"write\"}") > 0);
+    assert_true(te_counter(s.engine, "mooncake_te_slices_total{transport=\"shm\",op=\"write\"}") >
+                0);
     end(&s);
     peer_stop(&s.peer);
 }

@@ -1,6 +1,6 @@
 /*
- * Two processes, by tcp, by mapped memory and by the kernel's copy: 1 B to 64 MiB, odd addresses, batches of 1 to 1000,
- * several threads; each byte is compared at both ends. MC_TEST_THREADS.
+ * Two processes, by tcp, by mapped memory and by the kernel's copy: 1 B to 64 MiB, odd addresses,
+ * batches of 1 to 1000, several threads; each byte is compared at both ends. MC_TEST_THREADS.
  */
 #include <pthread.h>
 
@@ -11,7 +11,7 @@
 #else
 #define LARGEST (64u << 20)
 #endif
-#define ARENA (LARGEST + (1u << 20))
+#define ARENA   (LARGEST + (1u << 20))
 #define THREADS 4
 
 struct scene {
@@ -38,20 +38,21 @@ static void end(struct scene *s) {
                     0 ||
                 tcp);
     assert_int_equal(te_counter(s->engine, "mooncake_te_tasks_failed_total"), 0);
-    assert_int_equal(te_counter(s->engine, "mooncake_te_slice_failures_total{transport=\"tcp\"}"), 0);
+    assert_int_equal(te_counter(s->engine, "mooncake_te_slice_failures_total{transport=\"tcp\"}"),
+                     0);
     mc_engine_destroy(s->engine);
     peer_stop(&s->peer);
 }
 
-static enum mc_status move_one(struct scene *s, enum mc_transfer_op op, void *local, uint64_t offset,
-                               uint64_t length) {
+static enum mc_status move_one(struct scene *s, enum mc_transfer_op op, void *local,
+                               uint64_t offset, uint64_t length) {
     struct mc_transfer_request r = {op, local, s->segment, s->peer.hello.addr + offset, length};
     return mc_transfer(s->engine, &r, 1, mc_deadline_in_ms(60000));
 }
 
 static void move_sizes(struct scene *s) {
-    static const uint64_t sizes[] = {1, 2, 3, 63, 511, 4096, 4097, 65535, 1u << 20, (8u << 20) + 13,
-                                     LARGEST};
+    static const uint64_t sizes[] = {
+        1, 2, 3, 63, 511, 4096, 4097, 65535, 1u << 20, (8u << 20) + 13, LARGEST};
     char *local = malloc(LARGEST + 64);
     for (size_t i = 0; i < MC_ARRAY_LEN(sizes) && sizes[i] <= LARGEST; i++) {
         uint64_t offset = 1 + i * 5, length = sizes[i];
@@ -77,10 +78,12 @@ static void move_batches(struct scene *s) {
         char *local = malloc(count * each);
         struct mc_batch *batch = NULL;
         assert_true(peer_tell(&s->peer, PEER_FILL, 3, count * each, count));
-        for (size_t i = 0; i < count; i++) { /* backwards, so that an order is not taken for granted */
+        for (size_t i = 0; i < count;
+             i++) { /* backwards, so that an order is not taken for granted */
             size_t at = count - 1 - i;
-            requests[i] = (struct mc_transfer_request){MC_TRANSFER_READ, local + at * each, s->segment,
-                                                       s->peer.hello.addr + 3 + at * each, each};
+            requests[i] =
+                (struct mc_transfer_request){MC_TRANSFER_READ, local + at * each, s->segment,
+                                             s->peer.hello.addr + 3 + at * each, each};
         }
         assert_ok(mc_batch_create(s->engine, count, &batch));
         assert_ok(mc_batch_submit(batch, requests, count, mc_deadline_in_ms(60000)));
@@ -92,7 +95,8 @@ static void move_batches(struct scene *s) {
         }
         assert_ok(mc_batch_submit(batch, requests, count, mc_deadline_in_ms(60000)));
         assert_ok(mc_batch_wait(batch, mc_deadline_in_ms(60000)));
-        assert_int_equal(peer_tell(&s->peer, PEER_VERIFY, 3, count * each, count + 1), count * each);
+        assert_int_equal(peer_tell(&s->peer, PEER_VERIFY, 3, count * each, count + 1),
+                         count * each);
         assert_ok(mc_batch_free(batch));
         free(local);
         free(requests);
@@ -144,9 +148,15 @@ static void by(const char *transport) {
     end(&s);
 }
 
-static void by_tcp(void **state) { by("tcp"); }
-static void by_mapped_memory(void **state) { by("mapped"); }
-static void by_the_kernels_copy(void **state) { by("copied"); }
+static void by_tcp(void **state) {
+    by("tcp");
+}
+static void by_mapped_memory(void **state) {
+    by("mapped");
+}
+static void by_the_kernels_copy(void **state) {
+    by("copied");
+}
 
 static void wrong_addresses_are_errors_by_every_way(void **state) {
     static const char *const ways[] = {"tcp", "mapped", "copied"};
@@ -156,9 +166,12 @@ static void wrong_addresses_are_errors_by_every_way(void **state) {
         begin(&s, ways[w]);
         memset(local, 0x42, sizeof(local));
         assert_int_equal(move_one(&s, MC_TRANSFER_READ, local, ARENA, 1), MC_ERR_NOT_REGISTERED);
-        assert_int_equal(move_one(&s, MC_TRANSFER_READ, local, ARENA - 1, 2), MC_ERR_NOT_REGISTERED);
-        assert_int_equal(move_one(&s, MC_TRANSFER_READ, local, (uint64_t)-1, 1), MC_ERR_NOT_REGISTERED);
-        assert_int_equal(move_one(&s, MC_TRANSFER_WRITE, local, 10, UINT64_MAX - 5), MC_INVALID_PARAMS);
+        assert_int_equal(move_one(&s, MC_TRANSFER_READ, local, ARENA - 1, 2),
+                         MC_ERR_NOT_REGISTERED);
+        assert_int_equal(move_one(&s, MC_TRANSFER_READ, local, (uint64_t)-1, 1),
+                         MC_ERR_NOT_REGISTERED);
+        assert_int_equal(move_one(&s, MC_TRANSFER_WRITE, local, 10, UINT64_MAX - 5),
+                         MC_INVALID_PARAMS);
         struct mc_transfer_request wraps = {MC_TRANSFER_READ, local, s.segment, UINT64_MAX - 4, 64};
         assert_int_equal(mc_transfer(s.engine, &wraps, 1, mc_deadline_in_ms(5000)),
                          MC_ERR_NOT_REGISTERED);

@@ -1,6 +1,7 @@
 /*
- * The handshake server, asked by its own client and by raw sockets: every request type, peers from before the type byte,
- * frames that are too long, cut off or of no known type, stalled connections beside working ones. MC_TEST_THREADS.
+ * The handshake server, asked by its own client and by raw sockets: every request type, peers from
+ * before the type byte, frames that are too long, cut off or of no known type, stalled connections
+ * beside working ones. MC_TEST_THREADS.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,12 +23,15 @@ struct scene {
     char message[64];
 };
 
-static void on_metadata(void *ctx, struct mc_buf *reply) { mc_buf_puts(reply, "{\"name\":\"me\"}"); }
+static void on_metadata(void *ctx, struct mc_buf *reply) {
+    mc_buf_puts(reply, "{\"name\":\"me\"}");
+}
 
 static enum mc_status on_notify(void *ctx, struct mc_str name, struct mc_str message) {
     struct scene *s = ctx;
     snprintf(s->name, sizeof(s->name), "%.*s", (int)name.len, name.ptr ? name.ptr : "");
-    snprintf(s->message, sizeof(s->message), "%.*s", (int)message.len, message.ptr ? message.ptr : "");
+    snprintf(s->message, sizeof(s->message), "%.*s", (int)message.len,
+             message.ptr ? message.ptr : "");
     atomic_fetch_add(&s->notified, 1);
     return mc_str_eq(name, MC_STR("refuse")) ? MC_ERR_LIMIT : MC_OK;
 }
@@ -57,7 +61,9 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static uint64_t in_ms(uint64_t ms) { return mc_now_ns(mc_clock_system()) + ms * MC_MS; }
+static uint64_t in_ms(uint64_t ms) {
+    return mc_now_ns(mc_clock_system()) + ms * MC_MS;
+}
 
 static int dial(const struct scene *s) {
     struct mc_addr addr;
@@ -91,9 +97,8 @@ static void the_client_gets_its_answers(void **state) {
         MC_INVALID_PARAMS);
     char *big = malloc(1u << 17);
     memset(big, 'x', 1u << 17);
-    assert_int_equal(mc_handshake_metadata("127.0.0.1", s->port,
-                                           (struct mc_str){big, 1u << 17}, &s->limits, in_ms(2000),
-                                           &reply),
+    assert_int_equal(mc_handshake_metadata("127.0.0.1", s->port, (struct mc_str){big, 1u << 17},
+                                           &s->limits, in_ms(2000), &reply),
                      MC_ERR_PROTOCOL);
     free(big);
     mc_buf_free(&reply);
@@ -104,7 +109,8 @@ static void the_client_gets_its_answers(void **state) {
     mc_buf_free(&text);
 }
 
-/* Sends `request` behind its length, byte by byte if asked, and returns the whole answer behind its length. */
+/* Sends `request` behind its length, byte by byte if asked, and returns the whole answer behind its
+ * length. */
 static void ask(const struct scene *s, const char *request, size_t len, bool slowly,
                 struct mc_buf *answer) {
     int fd = dial(s);
@@ -148,8 +154,8 @@ static void broken_frames_end_the_connection(void **state) {
         const char *body;
         size_t len;
     } frames[] = {
-        {0, "", 0},           {UINT64_MAX, "x", 1}, {(1u << 16) + 1, "x", 1}, {3, "\4{}", 3},
-        {3, "\x7f{}", 3},     {4, "\2{}x", 4},      {3, "\2[]", 3},           {1, "\2", 1},
+        {0, "", 0},       {UINT64_MAX, "x", 1}, {(1u << 16) + 1, "x", 1}, {3, "\4{}", 3},
+        {3, "\x7f{}", 3}, {4, "\2{}x", 4},      {3, "\2[]", 3},           {1, "\2", 1},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(frames); i++) {
         int fd = dial(s);

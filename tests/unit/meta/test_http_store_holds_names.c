@@ -1,6 +1,7 @@
 /*
- * Engines that find each other through an HTTP metadata service that behaves as upstream's: names are taken, freed,
- * and taken over from the dead; descriptors follow registrations; a service that fails makes registering fail.
+ * Engines that find each other through an HTTP metadata service that behaves as upstream's: names
+ * are taken, freed, and taken over from the dead; descriptors follow registrations; a service that
+ * fails makes registering fail.
  */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,7 @@
 /*
- * Inside one engine, and between two engines of one process by every transport: what is read or written is what was
- * there, for sizes from one byte, for odd addresses, for batches. MC_TEST_THREADS.
+ * Inside one engine, and between two engines of one process by every transport: what is read or
+ * written is what was there, for sizes from one byte, for odd addresses, for batches.
+ * MC_TEST_THREADS.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -55,7 +56,8 @@ static void close_pair(struct pair *p, bool allocated) {
     mc_engine_destroy(p->b);
 }
 
-/* Writes a pattern to the peer at an odd place, reads it back elsewhere, and looks at the bytes beside it. */
+/* Writes a pattern to the peer at an odd place, reads it back elsewhere, and looks at the bytes
+ * beside it. */
 static void move(struct mc_engine *e, mc_segment_id segment, char *remote, size_t length,
                  uint64_t seed) {
     char *out = malloc(length + 2), *in = malloc(length + 2);
@@ -136,7 +138,8 @@ static void local_memory_is_copied(void **state) {
     assert_ok(mc_segment_open(e, mc_engine_name(e), &segment));
     assert_int_equal(segment, MC_LOCAL_SEGMENT);
     move_all(e, segment, memory);
-    assert_true(te_counter(e, "mooncake_te_transfer_bytes_total{transport=\"local\",op=\"read\"}") > 0);
+    assert_true(te_counter(e, "mooncake_te_transfer_bytes_total{transport=\"local\",op=\"read\"}") >
+                0);
     assert_ok(mc_memory_unregister(e, memory));
     struct mc_transfer_request gone = {MC_TRANSFER_READ, memory, segment,
                                        (uint64_t)(uintptr_t)memory + 8, 8};
@@ -179,7 +182,9 @@ static void shared_memory_moves_every_byte(bool allocated) {
     close_pair(&p, allocated);
 }
 
-static void allocated_memory_is_mapped(void **state) { shared_memory_moves_every_byte(true); }
+static void allocated_memory_is_mapped(void **state) {
+    shared_memory_moves_every_byte(true);
+}
 
 static void registered_memory_is_copied_by_the_kernel(void **state) {
     shared_memory_moves_every_byte(false);
@@ -233,8 +238,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(local_memory_is_copied),
 #ifndef __SANITIZE_THREAD__
-        /* TSan does not see that bytes which went through a socket order what both ends do to memory; it watches tcp
-         * between processes (tests/integration/te). */
+        /* TSan does not see that bytes which went through a socket order what both ends do to
+         * memory; it watches tcp between processes (tests/integration/te). */
         cmocka_unit_test(the_own_segment_is_reachable_without_memcpy),
         cmocka_unit_test(tcp_moves_every_byte),
         cmocka_unit_test(tcp_serves_several_threads),

@@ -1,7 +1,8 @@
 /*
- * A transport that fails on demand, at each stage: refusing the post, completing with an error at once or from another
- * thread, reporting a time-out, never answering. The engine tries the same transport again where that may help, then
- * the next, and a task ends with its first error only when every road is closed. MC_TEST_THREADS.
+ * A transport that fails on demand, at each stage: refusing the post, completing with an error at
+ * once or from another thread, reporting a time-out, never answering. The engine tries the same
+ * transport again where that may help, then the next, and a task ends with its first error only
+ * when every road is closed. MC_TEST_THREADS.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,19 +12,19 @@
 
 #define SIZE 100000
 
-/* ---- the transport --------------------------------------------------------------------------------------- */
+/* ---- the transport --------------------------------------------------------------------------- */
 
 struct fault { /* what a transport does; one for each of the two */
     uint32_t cost;
-    _Atomic int refuse;  /* so many posts are refused */
-    _Atomic int fail;    /* so many slices end with `error` */
+    _Atomic int refuse; /* so many posts are refused */
+    _Atomic int fail;   /* so many slices end with `error` */
     enum mc_status error;
     bool retryable;
     bool async;          /* slices end on a thread of its own */
     bool hold;           /* slices never end but by cancel */
     bool rejects_serves; /* serves() says no */
     _Atomic int posts;
-    _Atomic int moved;   /* slices whose bytes were moved */
+    _Atomic int moved; /* slices whose bytes were moved */
     _Atomic int cancelled;
     pthread_mutex_t lock;
     struct mc_list held;
@@ -68,7 +69,8 @@ static void *async_main(void *arg) {
     return NULL;
 }
 
-static enum mc_status fault_post(struct mc_transport *t, struct mc_slice_op **slices, size_t count) {
+static enum mc_status fault_post(struct mc_transport *t, struct mc_slice_op **slices,
+                                 size_t count) {
     struct fault *f = fault_of(t);
     atomic_fetch_add(&f->posts, 1);
     if (f->refuse > 0) {
@@ -115,8 +117,7 @@ static void fault_cancel(struct mc_transport *t, struct mc_segment *segment, voi
     }
     pthread_mutex_unlock(&f->lock);
     while (!mc_list_empty(&taken)) {
-        struct mc_slice_op *slice =
-            mc_container_of(taken.next, struct mc_slice_op, transport_link);
+        struct mc_slice_op *slice = mc_container_of(taken.next, struct mc_slice_op, transport_link);
         mc_list_del(&slice->transport_link);
         atomic_fetch_add(&f->cancelled, 1);
         mc_slice_done(slice, MC_ERR_TIMEOUT, false);
@@ -171,7 +172,7 @@ static const struct mc_transport_ops second_ops = {.name = "second",
                                                    .cancel = fault_cancel};
 static const struct mc_transport_ops *const fault_table[] = {&first_ops, &second_ops};
 
-/* ---- the scene ------------------------------------------------------------------------------------------- */
+/* ---- the scene ------------------------------------------------------------------------------- */
 
 struct scene {
     struct mc_engine *a; /* with faults */
@@ -220,7 +221,7 @@ static void read_all(struct scene *s) {
     mc_test_verify(s->local, SIZE, 7);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void the_cheaper_transport_serves_in_slices(void **state) {
     struct scene *s = *state;
@@ -305,7 +306,8 @@ static void when_every_road_is_closed_the_first_error_is_told(void **state) {
     for (size_t i = 0; i < SIZE; i++) {
         assert_int_equal(s->local[i], 0x11);
     }
-    assert_true(te_counter(s->a, "mooncake_te_descriptor_fetches_total") >= 2); /* asked once more */
+    assert_true(te_counter(s->a, "mooncake_te_descriptor_fetches_total") >=
+                2); /* asked once more */
     assert_int_equal(te_counter(s->a, "mooncake_te_tasks_failed_total"), 1);
     faults[0].fail = faults[1].fail = 0;
     read_all(s); /* the next request finds its way */
@@ -314,8 +316,7 @@ static void when_every_road_is_closed_the_first_error_is_told(void **state) {
 static void no_transport_at_all_is_an_error(void **state) {
     struct scene *s = *state;
     faults[0].cost = faults[1].cost = UINT32_MAX;
-    assert_int_equal(mc_transfer(s->a, &s->read, 1, mc_deadline_in_ms(10000)),
-                     MC_ERR_NO_TRANSPORT);
+    assert_int_equal(mc_transfer(s->a, &s->read, 1, mc_deadline_in_ms(10000)), MC_ERR_NO_TRANSPORT);
 }
 
 static void one_task_fails_and_the_others_do_not(void **state) {

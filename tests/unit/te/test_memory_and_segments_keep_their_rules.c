@@ -1,6 +1,6 @@
 /*
- * Registration (overlaps, wrapping ranges, limits), unregistering that waits for users, opened segments and ids,
- * notifications. MC_TEST_THREADS.
+ * Registration (overlaps, wrapping ranges, limits), unregistering that waits for users, opened
+ * segments and ids, notifications. MC_TEST_THREADS.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -44,9 +44,9 @@ static void ranges_are_disjoint_and_do_not_wrap(void **state) {
     assert_non_null(found);
     assert_int_equal(found->addr, at + 1000);
     mc_memory_release(found);
-    assert_null(mc_memory_acquire(e, at + 999, 2));         /* two buffers, side by side */
+    assert_null(mc_memory_acquire(e, at + 999, 2)); /* two buffers, side by side */
     assert_null(mc_memory_acquire(e, at + 1999, 2));
-    assert_null(mc_memory_acquire(e, at + 2000, 10));       /* local only */
+    assert_null(mc_memory_acquire(e, at + 2000, 10));         /* local only */
     assert_null(mc_memory_acquire(e, at + 1500, UINT64_MAX)); /* wraps */
     assert_null(mc_memory_acquire(e, UINT64_MAX, 2));
     assert_null(mc_memory_acquire(e, 0, 1));
@@ -74,7 +74,8 @@ static void allocated_memory_is_zero_aligned_and_freed_as_such(void **state) {
     assert_int_equal(info[0].addr, (uintptr_t)m);
     assert_int_equal(info[0].length, 3 * 4096 + 5);
     assert_string_equal(info[0].location, "cpu:1");
-    assert_int_equal(mc_memory_unregister(e, m), MC_ERR_NOT_FOUND); /* it is freed, not unregistered */
+    assert_int_equal(mc_memory_unregister(e, m),
+                     MC_ERR_NOT_FOUND); /* it is freed, not unregistered */
     assert_int_equal(mc_memory_alloc(e, 0, "*", &small), MC_INVALID_PARAMS);
     assert_int_equal(mc_memory_alloc(e, SIZE_MAX, "*", &small), MC_INVALID_PARAMS);
     assert_ok(mc_memory_free(e, m));
@@ -193,15 +194,14 @@ static void a_view_needs_no_copy(void **state) {
     assert_ptr_equal(again, (const char *)view + 5);
     assert_int_equal(mc_segment_map(a, segment, (uint64_t)(uintptr_t)plain, 10, &again),
                      MC_NOT_SUPPORTED);
-    assert_int_equal(
-        mc_segment_map(a, segment, (uint64_t)(uintptr_t)shared, (1 << 20) + 1, &again),
-        MC_ERR_NOT_REGISTERED);
+    assert_int_equal(mc_segment_map(a, segment, (uint64_t)(uintptr_t)shared, (1 << 20) + 1, &again),
+                     MC_ERR_NOT_REGISTERED);
     assert_ok(mc_segment_map(b, MC_LOCAL_SEGMENT, (uint64_t)(uintptr_t)plain, 10, &again));
     assert_ptr_equal(again, plain);
     assert_ok(mc_memory_free(b, shared)); /* the view stays readable until the segment is closed */
     mc_test_verify(view, 1 << 20, 6);
-    assert_int_not_equal(
-        mc_segment_map(a, segment, (uint64_t)(uintptr_t)shared, 1 << 20, &again), MC_OK);
+    assert_int_not_equal(mc_segment_map(a, segment, (uint64_t)(uintptr_t)shared, 1 << 20, &again),
+                         MC_OK);
     assert_ok(mc_segment_close(a, segment));
     mc_engine_destroy(a);
     mc_engine_destroy(b);

@@ -1,6 +1,6 @@
 /*
- * Segment descriptors: upstream's text is understood, ours has its members and round-trips, and what cannot be used is
- * refused as a whole.
+ * Segment descriptors: upstream's text is understood, ours has its members and round-trips, and
+ * what cannot be used is refused as a whole.
  */
 #include <jansson.h>
 
@@ -103,14 +103,27 @@ static void ours_round_trips_and_has_upstreams_members(void **state) {
 
 static void what_cannot_be_used_is_refused(void **state) {
     static const char *const texts[] = {
-        "", "null", "[]", "{}", "{", "\"tcp\"", "{\"name\":\"a\"}", "{\"protocol\":\"tcp\"}",
-        "{\"name\":\"\",\"protocol\":\"tcp\"}", "{\"name\":7,\"protocol\":\"tcp\"}",
-        "{\"name\":\"a\",\"protocol\":[]}", "{\"name\":\"a\",\"protocol\":\"\"}",
+        "",
+        "null",
+        "[]",
+        "{}",
+        "{",
+        "\"tcp\"",
+        "{\"name\":\"a\"}",
+        "{\"protocol\":\"tcp\"}",
+        "{\"name\":\"\",\"protocol\":\"tcp\"}",
+        "{\"name\":7,\"protocol\":\"tcp\"}",
+        "{\"name\":\"a\",\"protocol\":[]}",
+        "{\"name\":\"a\",\"protocol\":\"\"}",
         "{\"name\":\"a\\u0000b\",\"protocol\":\"tcp\"}",
         "{\"name\":\"a\",\"name\":\"b\",\"protocol\":\"tcp\"}",
-        HEAD "\"tcp_data_port\":65536}", HEAD "\"tcp_data_port\":-1}",
-        HEAD "\"tcp_data_port\":\"15000\"}", HEAD "\"tcp_proto_version\":1.5}",
-        HEAD "\"timestamp\":5}", HEAD "\"buffers\":{}}", HEAD "\"buffers\":[1]}",
+        HEAD "\"tcp_data_port\":65536}",
+        HEAD "\"tcp_data_port\":-1}",
+        HEAD "\"tcp_data_port\":\"15000\"}",
+        HEAD "\"tcp_proto_version\":1.5}",
+        HEAD "\"timestamp\":5}",
+        HEAD "\"buffers\":{}}",
+        HEAD "\"buffers\":[1]}",
         HEAD "\"buffers\":[{\"addr\":1,\"length\":1}]}",
         HEAD "\"buffers\":[{\"addr\":1,\"length\":1,\"name\":\"\"}]}",
         HEAD "\"buffers\":[{\"addr\":0,\"length\":1,\"name\":\"*\"}]}",
@@ -118,10 +131,15 @@ static void what_cannot_be_used_is_refused(void **state) {
         HEAD "\"buffers\":[{\"addr\":-1,\"length\":1,\"name\":\"*\"}]}",
         HEAD "\"buffers\":[{\"addr\":18446744073709551615,\"length\":2,\"name\":\"*\"}]}",
         HEAD "\"buffers\":[{\"addr\":1e3,\"length\":1,\"name\":\"*\"}]}",
-        HEAD "\"mooncake_c\":{}}", HEAD "\"mooncake_c\":[]}", OURS("[]", ",\"pid\":1,\"shm\":[]"),
-        OURS("[\"1\",\"2\"]", ",\"pid\":1,\"shm\":[]"), OURS(ID, ",\"shm\":[]"),
-        OURS(ID, ",\"pid\":-1,\"shm\":[]"), OURS(ID, ",\"pid\":1"),
-        OURS(ID, ",\"pid\":1,\"shm\":[1]"), OURS(ID, ",\"pid\":1,\"shm\":[[1,-1,true]]"),
+        HEAD "\"mooncake_c\":{}}",
+        HEAD "\"mooncake_c\":[]}",
+        OURS("[]", ",\"pid\":1,\"shm\":[]"),
+        OURS("[\"1\",\"2\"]", ",\"pid\":1,\"shm\":[]"),
+        OURS(ID, ",\"shm\":[]"),
+        OURS(ID, ",\"pid\":-1,\"shm\":[]"),
+        OURS(ID, ",\"pid\":1"),
+        OURS(ID, ",\"pid\":1,\"shm\":[1]"),
+        OURS(ID, ",\"pid\":1,\"shm\":[[1,-1,true]]"),
         OURS(ID, ",\"pid\":1,\"shm\":[[1,1,1]]"),
         HEAD "\"buffers\":[]} trailing"};
     for (size_t i = 0; i < MC_ARRAY_LEN(texts); i++) {
@@ -132,7 +150,8 @@ static void what_cannot_be_used_is_refused(void **state) {
         assert_int_equal(d.pid, 4711); /* untouched */
     }
     struct mc_segment_desc d;
-    assert_ok(decode(OURS(ID, ",\"pid\":1,\"shm\":[[1,1,true]]"), &d)); /* the frame of the above is right */
+    assert_ok(decode(OURS(ID, ",\"pid\":1,\"shm\":[[1,1,true]]"),
+                     &d)); /* the frame of the above is right */
     mc_segment_desc_free(&d);
     char long_name[400];
     memset(long_name, 'n', sizeof(long_name));
