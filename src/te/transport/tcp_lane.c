@@ -271,6 +271,7 @@ static void end_connect_locked(struct tcp_lane *lane) {
         return;
     }
     mc_timer_stop(lane->shard->reactor, &lane->timer);
+    mc_sleep_in_reads(lane->stream.fd);
     lane->state = TCP_LANE_UP;
     atomic_store_explicit(&lane->connected, true, memory_order_relaxed);
     lane->counted = true;
@@ -343,7 +344,7 @@ static void drive_locked(struct tcp_lane *lane, uint32_t events) {
     if ((events & EPOLLOUT) && lane->unsent != &lane->slices) {
         tcp_lane_send_locked(lane);
     }
-    bool more = tcp_lane_receive_locked(lane, NULL);
+    bool more = tcp_lane_receive_locked(lane, NULL, 0);
     lane->driver = TCP_DRIVER_NONE;
     tcp_lane_settle_locked(lane);
     tcp_lane_watch_locked(lane, more);

@@ -13,8 +13,10 @@
 #include <poll.h>
 #include <sched.h>
 
-#define LOOK_AGAIN_NS                                                                              \
-    (10 * MC_MS) /* own slices may end elsewhere: cancelled, or retried on another lane */
+/* Own slices may end elsewhere: cancelled, or retried on another lane. A read that sleeps must be
+ * let sleep for a while (mc_recv_some), or it polls first. */
+#define POLL_NS  (10 * MC_MS)
+#define SLEEP_NS (60 * MC_MS)
 
 static void leave(struct tcp_lane *lane) {
     pthread_mutex_lock(&lane->lock);
@@ -45,40 +47,42 @@ static bool hold(struct tcp_lane *lane, bool held, struct pollfd *poll_for) {
     return mine;
 }
 
-static void drive(struct tcp_lane *lane, short events, const _Atomic uint32_t *done) {
+/* True when an answer may have come before its request was noted as sent: another thread is about
+ * to do so. */
+static bool drive(struct tcp_lane *lane, short events, const _Atomic uint32_t *done,
+                  uint64_t sleep_until_ns) {
     pthread_mutex_lock(&lane->lock);
     lane->hang_up |= (events & (POLLHUP | POLLERR)) != 0;
     if ((events & POLLOUT) && lane->unsent != &lane->slices && lane->state == TCP_LANE_UP) {
         tcp_lane_send_locked(lane);
     }
     if (events & ~POLLOUT) {
-        (void)tcp_lane_receive_locked(lane, done); /* poll tells whether there is more */
+        (void)tcp_lane_receive_locked(lane, done,
+                                      sleep_until_ns); /* poll tells whether there is more */
     }
     bool early = lane->receive_again;
     pthread_mutex_unlock(&lane->lock);
     if (early) {
-        sched_yield(); /* another thread is between sending the request and noting it */
+        sched_yield();
     }
+    return early;
 }
 
-/* Waits until a held lane is ready or it is time to look again. False when the deadline has passed.
- */
-static bool wait_ready(struct pollfd *fds, nfds_t count, uint64_t deadline_ns) {
-    uint64_t wait = LOOK_AGAIN_NS;
-    if (deadline_ns != MC_NO_DEADLINE) {
-        uint64_t now = mc_now_ns(mc_clock_system());
-        if (now >= deadline_ns) {
-            return false;
-        }
-        wait = mc_min_u64(wait, deadline_ns - now);
-    }
+/* When to look up from waiting; 0 when the deadline has passed. */
+static uint64_t look_again_at(uint64_t deadline_ns, uint64_t wait_ns) {
+    uint64_t now = mc_now_ns(mc_clock_system());
+    return now >= deadline_ns ? 0 : mc_min_u64(deadline_ns, now + wait_ns);
+}
+
+static void wait_ready(struct pollfd *fds, nfds_t count, uint64_t until_ns) {
+    uint64_t now = mc_now_ns(mc_clock_system());
+    uint64_t wait = until_ns > now ? until_ns - now : 0;
     struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)wait};
     if (ppoll(fds, count, &timeout, NULL) <= 0) {
         for (nfds_t i = 0; i < count; i++) {
             fds[i].revents = 0;
         }
     }
-    return true;
 }
 
 static bool is_done(const _Atomic uint32_t *done) {
@@ -102,6 +106,7 @@ void tcp_progress(struct tcp_peer *peer, const _Atomic uint32_t *done, uint64_t 
     struct pollfd fds[TCP_LANES_MAX];
     struct tcp_lane *polled[TCP_LANES_MAX];
     bool held[TCP_LANES_MAX] = {false};
+    bool early = false;
     while (!is_done(done)) {
         nfds_t count = 0;
         for (unsigned i = 0; i < peer->lane_count; i++) {
@@ -114,12 +119,21 @@ void tcp_progress(struct tcp_peer *peer, const _Atomic uint32_t *done, uint64_t 
                 leave(lane);
             }
         }
-        if (count == 0 || !wait_ready(fds, count, deadline_ns)) {
+        /* One lane, and only answers to wait for: no need to ask which, sleep in the read. */
+        bool sleeps = count == 1 && fds[0].events == POLLIN && !early;
+        uint64_t until_ns = count > 0 ? look_again_at(deadline_ns, sleeps ? SLEEP_NS : POLL_NS) : 0;
+        if (until_ns == 0) {
             break;
         }
+        if (sleeps) {
+            early = drive(polled[0], POLLIN, done, until_ns);
+            continue;
+        }
+        wait_ready(fds, count, until_ns);
+        early = false;
         for (nfds_t i = 0; i < count; i++) {
             if (fds[i].revents != 0) {
-                drive(polled[i], fds[i].revents, done);
+                early |= drive(polled[i], fds[i].revents, done, 0);
             }
         }
     }
