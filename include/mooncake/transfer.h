@@ -18,9 +18,12 @@
  * The engine chooses how bytes travel (the same process: memcpy; the same host: shared memory; else TCP) and retries a
  * slice on another lane or transport when one fails. A request reports success only when its last byte has arrived.
  *
- * Threads: every function may be called from any thread, except that one batch is submitted to and freed by one thread
- * at a time. No function but those that take a deadline waits for a peer (mc_segment_open waits at most the handshake
- * timeout). Limits: MC_BATCH_MAX requests a batch; buffers, peers and lanes as in docs/te.md.
+ * Threads: every function may be called from any thread, except that one batch is submitted to and
+ * freed by one thread at a time. Functions that take a deadline wait for a peer until then;
+ * mc_segment_open, mc_segment_refresh and mc_notify_send at most the handshake timeouts (connect 5 s,
+ * answer 10 s); mc_memory_unregister and mc_memory_free until peers' requests on the range have ended;
+ * no other function waits for a peer. Limits: MC_BATCH_MAX requests a batch; buffers, peers and lanes
+ * as in docs/te.md.
  *
  * Errors: `enum mc_status` of mooncake/error.h. Semantics: Mooncake (FAST'25) section 4 and upstream's Transfer Engine;
  * wire compatible with upstream 0.3.12 and later.
@@ -63,7 +66,10 @@ struct mc_engine_options {
 void mc_engine_options_init(struct mc_engine_options *options); /* defaults, then the MC_* environment */
 
 MC_MUST_USE enum mc_status mc_engine_create(const struct mc_engine_options *options, struct mc_engine **engine);
-/* Waits for transfers in flight to end or fail; memory may be freed afterwards. NULL is allowed. */
+/* Ends transfers in flight with MC_ERR_CANCELLED and waits for peers' requests; afterwards nobody
+ * touches the application's memory through this engine. Batches may still be looked at and must be
+ * freed. No other call may be entered any more, but a thread inside mc_transfer or mc_batch_wait
+ * comes back. NULL is allowed. */
 void mc_engine_destroy(struct mc_engine *engine);
 /* What peers pass to mc_segment_open. Valid as long as the engine. */
 const char *mc_engine_name(const struct mc_engine *engine);
@@ -136,9 +142,9 @@ struct mc_transfer_status {
 
 /* A batch collects requests; tasks are numbered 0… over all submits. capacity is a hint. */
 MC_MUST_USE enum mc_status mc_batch_create(struct mc_engine *engine, size_t capacity, struct mc_batch **batch);
-/* The request array may be freed at once. Requests that cannot be posted fail as tasks, not here. After deadline_ns a
- * task not complete fails with MC_ERR_TIMEOUT and its late bytes touch nothing but its own local range… which stays
- * reserved by the engine's lane until the lane is closed, so it may be reused at once. */
+/* The request array may be freed at once. Requests that cannot be posted fail as tasks, not here. A
+ * task that is not complete at deadline_ns fails with MC_ERR_TIMEOUT: the next call that looks at the
+ * batch (task, wait, free) cancels it, and after that call nothing of it touches local memory. */
 MC_MUST_USE enum mc_status mc_batch_submit(struct mc_batch *batch, const struct mc_transfer_request *requests, size_t count,
                                            uint64_t deadline_ns);
 /* After all tasks of the batch have completed, tells the peer (see mc_notify_send). Set before the last submit. */

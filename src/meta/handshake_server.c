@@ -16,7 +16,7 @@
 #include "io/io.h"
 #include "meta/meta.h"
 
-#define READ_CHUNK 16384
+#define READ_CHUNK      16384
 #define ACCEPT_PAUSE_MS 100 /* after running out of descriptors */
 
 enum conn_state { CONN_READING, CONN_WRITING, CONN_CLOSING };
@@ -259,7 +259,8 @@ static void on_listener_ready(struct mc_reactor_fd *io, uint32_t events) {
         }
         conn_start(server, fd);
     }
-    if (status != MC_ERR_NOT_FOUND) { /* the listener stays readable: trying at once would only spin */
+    if (status !=
+        MC_ERR_NOT_FOUND) { /* the listener stays readable: trying at once would only spin */
         mc_reactor_modify(server->reactor, io, 0);
         mc_timer_start(server->reactor, &server->accept_again,
                        mc_now_ns(mc_clock_system()) + ACCEPT_PAUSE_MS * MC_MS);

@@ -108,6 +108,8 @@ MC_MUST_USE enum mc_status mc_meta_publish_address(struct mc_meta *meta, const c
                                                    const char *host, uint16_t port);
 MC_MUST_USE enum mc_status mc_meta_publish_descriptor(struct mc_meta *meta, const char *name,
                                                       struct mc_str descriptor);
+/* MC_OK, MC_ERR_NOT_FOUND when the address or the descriptor is missing, else the store's error. */
+MC_MUST_USE enum mc_status mc_meta_is_published(struct mc_meta *meta, const char *name);
 void mc_meta_withdraw(struct mc_meta *meta, const char *name);
 
 struct mc_meta_peer {

@@ -173,6 +173,20 @@ enum mc_status mc_meta_publish_descriptor(struct mc_meta *meta, const char *name
     return meta->kv->ops->put(meta->kv, key, descriptor);
 }
 
+enum mc_status mc_meta_is_published(struct mc_meta *meta, const char *name) {
+    if (meta->kv == NULL) {
+        return MC_OK;
+    }
+    char key[KEY_MAX], host[256];
+    uint16_t port;
+    struct mc_buf value = {0};
+    MC_TRY(get_address(meta, name, host, &port));
+    descriptor_key(meta, name, key);
+    enum mc_status status = meta->kv->ops->get(meta->kv, key, &value);
+    mc_buf_free(&value);
+    return status;
+}
+
 static void withdraw_key(struct mc_meta *meta, const char *key) {
     enum mc_status status = meta->kv->ops->remove(meta->kv, key);
     if (status != MC_OK && status != MC_ERR_NOT_FOUND) {

@@ -285,6 +285,13 @@ static void post_all(struct mc_chunk *chunk, const struct mc_transfer_request *r
     flush(&group);
 }
 
+/* MC_SLICE_TIMEOUT bounds what the caller left open. */
+static uint64_t bounded_deadline(const struct mc_engine *engine, uint64_t deadline_ns) {
+    return engine->slice_timeout_ns == 0
+               ? deadline_ns
+               : mc_min_u64(deadline_ns, now_ns() + engine->slice_timeout_ns);
+}
+
 /* Plans and posts the tasks of the chunk. `storage` holds as many slices as `storage_count`;
  * `waits`: the caller goes on to wait for the batch. */
 static void submit_chunk(struct mc_batch *batch, struct mc_chunk *chunk,
@@ -450,6 +457,7 @@ static void batch_init(struct mc_batch *batch, struct mc_engine *engine, bool in
     atomic_store_explicit(&batch->done, 1, memory_order_relaxed);
     atomic_store_explicit(&batch->unfinished, 0, memory_order_relaxed);
     atomic_store_explicit(&batch->first_error, MC_OK, memory_order_relaxed);
+    atomic_store_explicit(&batch->waiters, 0, memory_order_relaxed);
     pthread_mutex_init(&batch->lock, NULL);
 }
 
@@ -561,7 +569,7 @@ static void submit(struct mc_batch *batch, const struct mc_transfer_request *req
                                       count * sizeof(struct mc_slice_op));
     chunk->first = batch->task_count;
     chunk->count = count;
-    chunk->deadline_ns = deadline_ns;
+    chunk->deadline_ns = bounded_deadline(batch->engine, deadline_ns);
     chunk->tasks = (struct mc_transfer_task *)(chunk + 1);
     batch_arm(batch, count);
     submit_chunk(batch, chunk, requests, (struct mc_slice_op *)(chunk->tasks + count), count,
@@ -629,8 +637,13 @@ MC_PUBLIC enum mc_status mc_batch_task(struct mc_batch *batch, size_t index,
 }
 
 MC_PUBLIC enum mc_status mc_batch_wait(struct mc_batch *batch, uint64_t deadline_ns) {
-    if (!is_done(batch) && !wait_done(batch, deadline_ns)) {
-        return MC_ERR_TIMEOUT;
+    if (!is_done(batch)) {
+        atomic_fetch_add_explicit(&batch->waiters, 1, memory_order_acq_rel);
+        bool done = wait_done(batch, deadline_ns);
+        atomic_fetch_sub_explicit(&batch->waiters, 1, memory_order_acq_rel);
+        if (!done) {
+            return MC_ERR_TIMEOUT;
+        }
     }
     return atomic_load_explicit(&batch->first_error, memory_order_relaxed);
 }
@@ -643,7 +656,8 @@ static enum mc_status transfer_few(struct mc_engine *engine,
     struct mc_transfer_task tasks[MC_INLINE_TASKS];
     struct mc_slice_op slices[MC_INLINE_TASKS];
     struct mc_batch batch;
-    struct mc_chunk chunk = {.count = count, .deadline_ns = deadline_ns, .tasks = tasks};
+    struct mc_chunk chunk = {
+        .count = count, .deadline_ns = bounded_deadline(engine, deadline_ns), .tasks = tasks};
     batch_init(&batch, engine, true);
     batch.chunks = &chunk;
     batch.task_count = count;

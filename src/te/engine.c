@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "te/internal.h"
 
-#define LISTEN_BACKLOG   128
 #define REPLY_TIMEOUT_MS 10000
 #define DEFAULT_LANES    4
 
@@ -49,6 +48,8 @@ static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_en
     }
     o->lanes_per_peer = o->lanes_per_peer == 0 ? DEFAULT_LANES : o->lanes_per_peer;
     o->connect_timeout_ms = o->connect_timeout_ms == 0 ? 5000 : o->connect_timeout_ms;
+    engine->listen_backlog = (int)mc_env_number("MC_HANDSHAKE_LISTEN_BACKLOG", 1, 65535, 128);
+    engine->slice_timeout_ns = mc_env_number("MC_SLICE_TIMEOUT", 1, 65535, 0) * MC_SEC;
     engine->cache_descriptors = getenv("MC_DISABLE_METACACHE") == NULL;
     return MC_OK;
 }
@@ -96,11 +97,11 @@ static enum mc_status listen_handshake(struct mc_engine *engine, int *fd) {
         port = named.port;
     }
     if (port != 0) {
-        return mc_listen(bind_host, port, LISTEN_BACKLOG, fd, &engine->rpc_port);
+        return mc_listen(bind_host, port, engine->listen_backlog, fd, &engine->rpc_port);
     }
     struct mc_rng rng;
     mc_rng_seed_system(&rng);
-    return mc_listen_range(bind_host, o->port_min, o->port_max, &rng, LISTEN_BACKLOG, fd,
+    return mc_listen_range(bind_host, o->port_min, o->port_max, &rng, engine->listen_backlog, fd,
                            &engine->rpc_port);
 }
 
@@ -223,6 +224,7 @@ static void init_parts(struct mc_engine *engine) {
     mc_workers_create(&engine->workers);
     mc_memory_init(engine);
     mc_notify_init(engine);
+    mc_publish_init(engine);
     mc_segments_init(engine);
 }
 
@@ -233,6 +235,7 @@ static void destroy_parts(struct mc_engine *engine) {
     stop_reactors(engine);
     mc_memory_destroy(engine);
     mc_notify_destroy(engine);
+    mc_publish_destroy(engine);
     mc_meta_close(engine->meta);
     mc_metrics_destroy(engine->metrics);
     pthread_mutex_destroy(&engine->batches_lock);
@@ -254,16 +257,7 @@ static enum mc_status go_public(struct mc_engine *engine, int listen_fd) {
     const struct mc_handshake_handler handler = {engine, on_metadata, on_notify};
     MC_TRY(mc_handshake_serve(engine->reactors[0], listen_fd, &handler,
                               mc_meta_limits(engine->meta), engine->metrics, &engine->handshake));
-    MC_TRY(mc_meta_publish_address(engine->meta, engine->name, engine->host, engine->rpc_port));
-    struct mc_buf text = {0};
-    mc_engine_describe(engine, &text);
-    enum mc_status status = mc_meta_publish_descriptor(engine->meta, engine->name,
-                                                       (struct mc_str){text.data, text.len});
-    mc_buf_free(&text);
-    if (status != MC_OK) {
-        mc_meta_withdraw(engine->meta, engine->name);
-    }
-    return status;
+    return mc_publish_start(engine);
 }
 
 enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
@@ -320,8 +314,9 @@ static void end_batches(struct mc_engine *engine) {
             continue;
         }
         mc_list_del(&batch->link);
-        while (atomic_load_explicit(&batch->word, memory_order_acquire) != MC_BATCH_DONE) {
-            usleep(100); /* a notification is on its way */
+        while (atomic_load_explicit(&batch->word, memory_order_acquire) != MC_BATCH_DONE ||
+               atomic_load_explicit(&batch->waiters, memory_order_acquire) != 0) {
+            usleep(100); /* a notification is on its way, or a waiter on its way out */
         }
         mc_batch_drop_segments(batch);
         batch->engine = NULL;
@@ -334,7 +329,7 @@ MC_PUBLIC void mc_engine_destroy(struct mc_engine *engine) {
         return;
     }
     atomic_store_explicit(&engine->closing, true, memory_order_release);
-    mc_meta_withdraw(engine->meta, engine->name);
+    mc_publish_stop(engine);
     mc_handshake_stop(engine->handshake);
     end_batches(engine);
     destroy_parts(engine);

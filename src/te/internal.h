@@ -120,8 +120,9 @@ struct mc_batch {
     _Atomic uint32_t done;     /* non-zero shortly before `word` is DONE; for transport->progress */
     _Atomic size_t unfinished; /* tasks, + 1 while submitting */
     _Atomic int32_t first_error;
-    pthread_mutex_t lock;    /* chunks */
-    struct mc_chunk *chunks; /* newest first */
+    _Atomic uint32_t waiters; /* threads inside mc_batch_wait; the engine's end waits for them */
+    pthread_mutex_t lock;     /* chunks */
+    struct mc_chunk *chunks;  /* newest first */
     size_t task_count;
     struct mc_list link;               /* engine's list of batches */
     struct mc_segment_slot *only_slot; /* when all tasks so far go to one segment */
@@ -180,8 +181,10 @@ struct mc_engine {
     char host[256];
     char boot_id[40];
     uint16_t rpc_port;
+    int listen_backlog;
     struct mc_uuid id;
-    bool cache_descriptors; /* off: MC_DISABLE_METACACHE */
+    bool cache_descriptors;    /* off: MC_DISABLE_METACACHE */
+    uint64_t slice_timeout_ns; /* MC_SLICE_TIMEOUT: an upper bound of every deadline; 0 = none */
     struct mc_metrics *metrics;
     struct mc_meta *meta;
     struct mc_workers *workers;
@@ -206,10 +209,16 @@ struct mc_engine {
     _Atomic uint64_t memory_generation;
     pthread_mutex_t drain_lock; /* unregistering waits for users */
     pthread_cond_t drained;
-    pthread_mutex_t publish_lock;
     pthread_mutex_t descriptor_lock;
     struct mc_buf descriptor; /* own JSON, of descriptor_generation */
     uint64_t descriptor_generation;
+
+    /* publish.c; of engines with a metadata service */
+    pthread_mutex_t publish_lock; /* the last written is the newest */
+    struct mc_timer publish_timer;
+    struct mc_job publish_job;
+    _Atomic bool publish_busy; /* the job is queued or runs */
+    struct mc_metric republished;
 
     /* segment.c */
     pthread_mutex_t table_lock;
@@ -247,6 +256,20 @@ struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr,
 void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out);
 /* Copies the own ranges into a descriptor; the caller frees desc->buffers. */
 void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc);
+
+/* options.c: a number of the environment; a bad one is named in the log and ignored. */
+uint64_t mc_env_number(const char *name, uint64_t min, uint64_t max, uint64_t otherwise);
+
+/* publish.c */
+void mc_publish_init(struct mc_engine *engine);
+void mc_publish_destroy(struct mc_engine *engine);
+/* The name, the address, the descriptor; from then on they are put back when the service lost them.
+ */
+enum mc_status mc_publish_start(struct mc_engine *engine);
+/* Takes them out of the service; NULL-safe after a start that failed. */
+void mc_publish_stop(struct mc_engine *engine);
+/* The own ranges have changed. */
+enum mc_status mc_publish_memory(struct mc_engine *engine);
 
 /* notify.c */
 void mc_notify_init(struct mc_engine *engine);

@@ -24,7 +24,6 @@ void mc_memory_init(struct mc_engine *engine) {
     pthread_rwlock_init(&engine->memory_lock, NULL);
     pthread_mutex_init(&engine->drain_lock, NULL);
     pthread_cond_init(&engine->drained, NULL);
-    pthread_mutex_init(&engine->publish_lock, NULL);
     pthread_mutex_init(&engine->descriptor_lock, NULL);
     atomic_store_explicit(&engine->memory_generation, 1, memory_order_relaxed);
     engine->descriptor_estimate = DESCRIPTOR_FIXED;
@@ -160,21 +159,6 @@ void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out) {
     pthread_mutex_unlock(&engine->descriptor_lock);
 }
 
-/* Stores that hold descriptors get the new one; the lock makes the last written the newest. */
-static enum mc_status publish(struct mc_engine *engine) {
-    if (mc_meta_is_p2p(engine->meta)) {
-        return MC_OK;
-    }
-    struct mc_buf text = {0};
-    pthread_mutex_lock(&engine->publish_lock);
-    mc_engine_describe(engine, &text);
-    enum mc_status status = mc_meta_publish_descriptor(engine->meta, engine->name,
-                                                       (struct mc_str){text.data, text.len});
-    pthread_mutex_unlock(&engine->publish_lock);
-    mc_buf_free(&text);
-    return status;
-}
-
 /* ---- registering ----------------------------------------------------------------------------- */
 
 static uint64_t estimate(const struct mc_memory *m) {
@@ -258,7 +242,7 @@ static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t leng
     enum mc_status status = insert_locked(engine, entry);
     pthread_rwlock_unlock(&engine->memory_lock);
     if (status == MC_OK && entry->base.remote) {
-        status = publish(engine);
+        status = mc_publish_memory(engine);
         if (status != MC_OK) {
             MC_ASSERT(extract(engine, addr, entry->allocated) == entry);
         }
@@ -283,7 +267,7 @@ MC_PUBLIC enum mc_status mc_memory_register(struct mc_engine *engine, void *addr
 }
 
 static void remove_entry(struct mc_engine *engine, struct mc_memory_entry *entry) {
-    if (entry->base.remote && publish(engine) != MC_OK) {
+    if (entry->base.remote && mc_publish_memory(engine) != MC_OK) {
         mc_warn("the metadata service still shows an unregistered buffer addr=0x%llx",
                 (unsigned long long)entry->base.addr);
     }
@@ -399,6 +383,5 @@ void mc_memory_destroy(struct mc_engine *engine) {
     pthread_rwlock_destroy(&engine->memory_lock);
     pthread_mutex_destroy(&engine->drain_lock);
     pthread_cond_destroy(&engine->drained);
-    pthread_mutex_destroy(&engine->publish_lock);
     pthread_mutex_destroy(&engine->descriptor_lock);
 }

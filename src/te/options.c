@@ -23,6 +23,11 @@ static uint64_t number(const char *const *names, uint64_t min, uint64_t max, uin
     return otherwise;
 }
 
+uint64_t mc_env_number(const char *name, uint64_t min, uint64_t max, uint64_t otherwise) {
+    const char *const names[] = {name, NULL};
+    return number(names, min, max, otherwise);
+}
+
 static bool is_set(const char *name) {
     const char *text = getenv(name);
     return text != NULL && text[0] != '\0';

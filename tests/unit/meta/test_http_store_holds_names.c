@@ -173,6 +173,27 @@ static void a_failing_service_fails_the_registration(void **state) {
     mc_engine_destroy(a);
 }
 
+static void what_the_service_lost_comes_back(void **state) {
+    struct service *s = *state;
+    struct mc_engine *a = NULL;
+    char memory[64];
+    assert_ok(start(s, "node", &a));
+    assert_ok(mc_memory_register(a, memory, 64, "cpu:5", 0));
+    pthread_mutex_lock(&s->lock); /* it restarts empty */
+    for (int i = 0; i < ENTRIES; i++) {
+        s->entries[i].key[0] = '\0';
+    }
+    pthread_mutex_unlock(&s->lock);
+    assert_false(holds(s, "mooncake/ram/node", ""));
+    for (int i = 0; i < 2000 && te_counter(a, "mooncake_te_republished_total") == 0; i++) {
+        usleep(10000);
+    }
+    assert_true(holds(s, "mooncake/ram/node", "cpu:5"));
+    assert_true(holds(s, "mooncake/rpc_meta/node", "rpc_port"));
+    mc_engine_destroy(a);
+    assert_false(holds(s, "mooncake/ram/node", ""));
+}
+
 static void names_with_a_slash_are_keys_and_clusters_have_a_prefix(void **state) {
     struct service *s = *state;
     struct mc_engine *a = NULL;
@@ -192,6 +213,7 @@ int main(void) {
         STORE_TEST(a_live_engine_keeps_its_name),
         STORE_TEST(a_dead_engines_name_is_taken_over),
         STORE_TEST(a_failing_service_fails_the_registration),
+        STORE_TEST(what_the_service_lost_comes_back),
         STORE_TEST(names_with_a_slash_are_keys_and_clusters_have_a_prefix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -360,22 +360,42 @@ static void a_deadline_ends_what_never_answers(void **state) {
     struct mc_transfer_status status;
     assert_ok(mc_batch_create(s->a, 1, &batch));
     assert_ok(mc_batch_submit(batch, &s->read, 1, mc_deadline_in_ms(20)));
-    assert_ok(mc_batch_task(batch, 0, &status));
-    assert_int_equal(status.state, MC_TRANSFER_PENDING);
-    assert_int_equal(mc_batch_free(batch), MC_ERR_BUSY);
-    assert_int_equal(mc_batch_wait(batch, mc_deadline_in_ms(1)), MC_ERR_TIMEOUT);
     usleep(25000);
     assert_ok(mc_batch_task(batch, 0, &status));
     assert_int_equal(status.state, MC_TRANSFER_TIMEOUT);
     assert_int_equal(status.error, MC_ERR_TIMEOUT);
     assert_int_equal(mc_batch_wait(batch, MC_WAIT_FOREVER), MC_ERR_TIMEOUT);
     assert_ok(mc_batch_free(batch));
+    assert_true(mc_list_empty(&faults[0].held));
     for (size_t i = 0; i < SIZE; i++) {
         assert_int_equal(s->local[i], 0x11);
     }
     faults[0].hold = false;
     assert_int_equal(mc_transfer(s->a, &s->read, 1, 1), MC_ERR_TIMEOUT); /* passed already */
     read_all(s);
+}
+
+static void a_wait_that_gives_up_leaves_the_task_alone(void **state) {
+    struct scene *s = *state;
+    struct mc_batch *batch = NULL;
+    struct mc_transfer_status status;
+    faults[0].hold = true;
+    memset(s->local, 0, SIZE);
+    assert_ok(mc_batch_create(s->a, 1, &batch));
+    assert_ok(mc_batch_submit(batch, &s->read, 1, MC_WAIT_FOREVER));
+    assert_int_equal(mc_batch_wait(batch, mc_deadline_in_ms(5)), MC_ERR_TIMEOUT);
+    assert_ok(mc_batch_task(batch, 0, &status));
+    assert_int_equal(status.state, MC_TRANSFER_PENDING);
+    assert_int_equal(mc_batch_free(batch), MC_ERR_BUSY);
+    while (!mc_list_empty(&faults[0].held)) { /* now it answers */
+        struct mc_slice_op *slice =
+            mc_container_of(faults[0].held.next, struct mc_slice_op, transport_link);
+        mc_list_del(&slice->transport_link);
+        end_slice(&faults[0], slice);
+    }
+    assert_ok(mc_batch_wait(batch, mc_deadline_in_ms(0)));
+    mc_test_verify(s->local, SIZE, 7);
+    assert_ok(mc_batch_free(batch));
 }
 
 static void destroying_the_engine_ends_what_is_in_flight(void **state) {
@@ -420,6 +440,27 @@ static void destroying_the_engine_wakes_a_waiter(void **state) {
     assert_int_equal((intptr_t)result, MC_ERR_CANCELLED);
 }
 
+static void *wait_main(void *arg) {
+    return (void *)(intptr_t)mc_batch_wait(arg, MC_WAIT_FOREVER);
+}
+
+static void destroying_the_engine_wakes_who_waits_for_a_batch(void **state) {
+    struct scene *s = *state;
+    struct mc_batch *batch = NULL;
+    pthread_t thread;
+    void *result = NULL;
+    faults[0].hold = true;
+    assert_ok(mc_batch_create(s->a, 1, &batch));
+    assert_ok(mc_batch_submit(batch, &s->read, 1, MC_WAIT_FOREVER));
+    assert_int_equal(pthread_create(&thread, NULL, wait_main, batch), 0);
+    usleep(20000);
+    mc_engine_destroy(s->a);
+    s->a = NULL;
+    pthread_join(thread, &result);
+    assert_int_equal((intptr_t)result, MC_ERR_CANCELLED);
+    assert_ok(mc_batch_free(batch));
+}
+
 #define ROAD_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -435,8 +476,10 @@ int main(void) {
         ROAD_TEST(no_transport_at_all_is_an_error),
         ROAD_TEST(one_task_fails_and_the_others_do_not),
         ROAD_TEST(a_deadline_ends_what_never_answers),
+        ROAD_TEST(a_wait_that_gives_up_leaves_the_task_alone),
         ROAD_TEST(destroying_the_engine_ends_what_is_in_flight),
         ROAD_TEST(destroying_the_engine_wakes_a_waiter),
+        ROAD_TEST(destroying_the_engine_wakes_who_waits_for_a_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
