@@ -170,7 +170,6 @@ struct mc_client {
 
 /* An extent whose object has gone but whose bytes somebody may still be writing or reading. */
 struct mc_discarded {
-    struct mc_list link; /* by free_at_ms, earliest first */
     struct mc_segment *segment;
     uint64_t size;
     uint64_t free_at_ms;
@@ -219,7 +218,8 @@ struct mc_master {
     uint64_t next_client_check_ms; /* tick only */
 
     struct mc_lock discard_lock;
-    struct mc_list discarded;
+    struct mc_discarded *discarded; /* a binary heap, the earliest free_at_ms first */
+    size_t discarded_count, discarded_cap;
 
     _Atomic bool need_eviction;            /* a put found no room */
     _Atomic uint64_t probes_lease_from_ms; /* until then memory is short: see evict.c */
@@ -308,9 +308,10 @@ void mc_object_set_replicas(struct mc_shard *shard, struct mc_object *o,
  */
 void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
                               unsigned i, uint64_t free_at_ms);
+/* Erases the object and frees its extents at once: nobody may be reading or writing them. */
+void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
 /* Erases the object; its extents are freed at once, or later: complete ones when the last lease has
  * ended, others when the writer can no longer be writing. */
-void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
 void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
 struct mc_object_ext *mc_object_ext(struct mc_shard *shard,
                                     struct mc_object *o); /* made when it is not there */

@@ -165,8 +165,8 @@ static void audit_discarded(struct audit *a) {
     struct mc_master *m = a->m;
     uint64_t bytes = 0;
     mc_lock_acquire(&m->discard_lock);
-    for (struct mc_list *l = m->discarded.next; l != &m->discarded; l = l->next) {
-        const struct mc_discarded *d = mc_container_of(l, struct mc_discarded, link);
+    for (size_t i = 0; i < m->discarded_count; i++) {
+        const struct mc_discarded *d = &m->discarded[i];
         add_extent(a, d->segment, d->handle, d->size, NULL);
         bytes += d->size;
     }

@@ -65,7 +65,6 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     atomic_init(&m->rng_state, mc_rng_next(&rng));
     atomic_init(&m->next_replica_id, 1);
     pthread_rwlock_init(&m->segments_lock, NULL);
-    mc_list_init(&m->discarded);
     m->dialects = mc_dialects_create(clock);
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {

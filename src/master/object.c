@@ -1,13 +1,14 @@
 /*
  * One object: its replicas, the list it is in, its end; and the extents that outlive their objects.
  *
- * An extent may not be handed out again while somebody may still touch it. A complete object is
- * only erased when its lease has ended, or when the caller forces it and so accepts that a reader
- * may lose. An object that is replaced while a lease runs, or while a writer that never ended it
- * may still be writing, leaves its extents in the list of discarded ones, each with the time when
- * it becomes free.
+ * An extent may not be handed out again while somebody may still touch it: a reader whose lease has
+ * not ended would return another object's bytes. An object that is replaced, or removed by force,
+ * while a lease runs, or while a writer that never ended it may still be writing, leaves its
+ * extents in the heap of discarded ones, each with the time when it becomes free.
  */
 #include "master/core.h"
+
+#define DISCARDS_PER_TICK 65536u
 
 /* ---- extents
  * --------------------------------------------------------------------------------------------- */
@@ -29,60 +30,83 @@ void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t 
     if (freed_at_put_end(m, r)) {
         return;
     }
-    struct mc_discarded *d = mc_alloc(sizeof(*d));
-    *d = (struct mc_discarded){
-        .segment = r->segment, .handle = r->handle, .size = size, .free_at_ms = free_at_ms};
     mc_lock_acquire(&m->discard_lock);
-    /* nearly always the latest: look for its place from the end */
-    struct mc_list *before = m->discarded.prev;
-    while (before != &m->discarded &&
-           mc_container_of(before, struct mc_discarded, link)->free_at_ms > free_at_ms) {
-        before = before->prev;
+    if (m->discarded_count == m->discarded_cap) {
+        m->discarded_cap = m->discarded_cap ? m->discarded_cap * 2 : 64;
+        m->discarded = mc_realloc(m->discarded, m->discarded_cap * sizeof(*m->discarded));
     }
-    mc_list_push_front(before, &d->link);
+    size_t i = m->discarded_count++;
+    for (; i > 0 && m->discarded[(i - 1) / 2].free_at_ms > free_at_ms; i = (i - 1) / 2) {
+        m->discarded[i] = m->discarded[(i - 1) / 2];
+    }
+    m->discarded[i] = (struct mc_discarded){
+        .segment = r->segment, .handle = r->handle, .size = size, .free_at_ms = free_at_ms};
     mc_lock_release(&m->discard_lock);
     mc_count(&m->counters.discards, 1);
     mc_count(&m->counters.discarded_bytes, (int64_t)size);
 }
 
-static void discarded_free_locked(struct mc_master *m, struct mc_discarded *d) {
-    mc_list_del(&d->link);
+static void discarded_sift_down_locked(struct mc_master *m, size_t i) {
+    struct mc_discarded moving = m->discarded[i];
+    for (size_t child = 2 * i + 1; child < m->discarded_count; child = 2 * i + 1) {
+        if (child + 1 < m->discarded_count &&
+            m->discarded[child + 1].free_at_ms < m->discarded[child].free_at_ms) {
+            child++;
+        }
+        if (m->discarded[child].free_at_ms >= moving.free_at_ms) {
+            break;
+        }
+        m->discarded[i] = m->discarded[child];
+        i = child;
+    }
+    m->discarded[i] = moving;
+}
+
+static void discarded_free(struct mc_master *m, const struct mc_discarded *d) {
     mc_allocator_free(d->segment->allocator, d->handle);
     mc_count(&m->counters.discard_releases, 1);
     mc_count(&m->counters.discarded_bytes, -(int64_t)d->size);
-    free(d);
 }
 
 void mc_discard_tick(struct mc_call *call) {
     struct mc_master *m = call->m;
     mc_lock_acquire(&m->discard_lock);
-    while (!mc_list_empty(&m->discarded)) {
-        struct mc_discarded *d = mc_container_of(m->discarded.next, struct mc_discarded, link);
-        if (d->free_at_ms > call->now_ms) {
-            break;
+    for (unsigned n = 0; n < DISCARDS_PER_TICK && m->discarded_count > 0 &&
+                         m->discarded[0].free_at_ms <= call->now_ms;
+         n++) {
+        discarded_free(m, &m->discarded[0]);
+        m->discarded[0] = m->discarded[--m->discarded_count];
+        if (m->discarded_count > 0) {
+            discarded_sift_down_locked(m, 0);
         }
-        discarded_free_locked(m, d);
     }
     mc_lock_release(&m->discard_lock);
 }
 
 void mc_discard_purge_segment(struct mc_master *m, const struct mc_segment *segment) {
     mc_lock_acquire(&m->discard_lock);
-    for (struct mc_list *l = m->discarded.next, *next = l->next; l != &m->discarded;
-         l = next, next = l->next) {
-        struct mc_discarded *d = mc_container_of(l, struct mc_discarded, link);
+    size_t kept = 0;
+    for (size_t i = 0; i < m->discarded_count; i++) {
+        const struct mc_discarded *d = &m->discarded[i];
         if (d->segment == segment) {
             mc_segment_busy_until(d->segment, d->free_at_ms);
-            discarded_free_locked(m, d);
+            discarded_free(m, d);
+        } else {
+            m->discarded[kept++] = *d;
         }
+    }
+    m->discarded_count = kept;
+    for (size_t i = kept / 2; i-- > 0;) {
+        discarded_sift_down_locked(m, i);
     }
     mc_lock_release(&m->discard_lock);
 }
 
 void mc_discard_destroy(struct mc_master *m) {
-    while (!mc_list_empty(&m->discarded)) {
-        discarded_free_locked(m, mc_container_of(m->discarded.next, struct mc_discarded, link));
+    for (size_t i = 0; i < m->discarded_count; i++) {
+        discarded_free(m, &m->discarded[i]);
     }
+    free(m->discarded);
 }
 
 /* ---- replicas

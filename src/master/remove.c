@@ -19,11 +19,11 @@ enum mc_status mc_remove(struct mc_call *call, const struct mc_key *key, bool fo
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_object_find(call->m, shard, key);
     enum mc_status status = o ? removable(call, o, force) : MC_OBJECT_NOT_FOUND;
-    if (status == MC_OK) {
-        mc_object_erase(call->m, shard, o);
-    } else if (status == MC_REPLICA_IS_NOT_READY && mc_put_abandoned(call, o)) {
-        mc_object_discard(call, shard, o);
+    if (status == MC_REPLICA_IS_NOT_READY && mc_put_abandoned(call, o)) {
         status = MC_OK;
+    }
+    if (status == MC_OK) {
+        mc_object_discard(call, shard, o);
     }
     mc_lock_release(&shard->lock);
     return status;
@@ -85,7 +85,7 @@ static bool remove_one(void *ctx, struct mc_shard *shard, struct mc_object *o) {
     }
     if (mc_object_drop_dead(all->call->m, shard, o) &&
         removable(all->call, o, all->force) == MC_OK) {
-        mc_object_erase(all->call->m, shard, o);
+        mc_object_discard(all->call, shard, o);
         all->removed++;
     }
     return true;

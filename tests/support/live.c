@@ -136,8 +136,8 @@ void live_master(struct live *m, const char *const *flags, unsigned open_files) 
     free(log);
 }
 
-void live_node(struct live *n, const struct live *master, const char *segment_bytes,
-               const char *const *flags, unsigned open_files) {
+void live_node_begin(struct live *n, const struct live *master, const char *segment_bytes,
+                     const char *const *flags, unsigned open_files) {
     char address[96], bytes[64];
     snprintf(address, sizeof(address), "--master=%s", master->rpc_address);
     snprintf(bytes, sizeof(bytes), "--segment_bytes=%s", segment_bytes);
@@ -145,11 +145,20 @@ void live_node(struct live *n, const struct live *master, const char *segment_by
     *n = (struct live){0};
     add_flags(argv, 5, flags);
     spawn(n, "mooncake", argv, open_files);
+}
+
+void live_node_ready(struct live *n) {
     char *log = wait_for_text(n, "lends");
     const char *at = strstr(log, "node 127.0.0.1:");
     assert_non_null(at);
     assert_int_equal(sscanf(at, "node %299s", n->name), 1);
     free(log);
+}
+
+void live_node(struct live *n, const struct live *master, const char *segment_bytes,
+               const char *const *flags, unsigned open_files) {
+    live_node_begin(n, master, segment_bytes, flags, open_files);
+    live_node_ready(n);
 }
 
 int live_end(struct live *p, int signal_number) {

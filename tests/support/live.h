@@ -27,6 +27,11 @@ void live_master(struct live *m, const char *const *flags, unsigned open_files);
 /* `mooncake node` with `segment_bytes` ("64MB"). */
 void live_node(struct live *n, const struct live *master, const char *segment_bytes,
                const char *const *flags, unsigned open_files);
+/* The same in two steps, for several at once. (Not from a thread that ends: its children end with
+ * it.) */
+void live_node_begin(struct live *n, const struct live *master, const char *segment_bytes,
+                     const char *const *flags, unsigned open_files);
+void live_node_ready(struct live *n);
 /* Sends the signal and waits; the wait status. */
 int live_end(struct live *p, int signal_number);
 bool live_running(struct live *p);

@@ -16,6 +16,8 @@
 #define SEGMENT_BYTES (1ull << 30)
 #define BASE          0x7f0000000000ull
 
+static const char *const SHORT_LEASES[] = {"--default_kv_lease_ttl=500", NULL};
+
 struct asker {
     struct mc_rpc_client *client;
     struct mc_arena arena;
@@ -116,7 +118,7 @@ static void all_space_is_back(struct asker *a) {
 
 static void test_keys(void **state) {
     struct live master;
-    live_master(&master, NULL, 0);
+    live_master(&master, SHORT_LEASES, 0);
     struct asker a = asker_make(&master, 1);
     assert_int_equal(mount(&a, 1, BASE, SEGMENT_BYTES, "node", "127.0.0.1:1"), 0);
     static const size_t lengths[] = {1, 255, 256, 4096, 65535, 65536};
@@ -151,7 +153,7 @@ static void test_keys(void **state) {
 
 static void test_sizes_and_replica_counts(void **state) {
     struct live master;
-    live_master(&master, NULL, 0);
+    live_master(&master, SHORT_LEASES, 0);
     struct asker a = asker_make(&master, 1);
     assert_int_equal(put_start(&a, MC_STR("k"), 100, 1, NULL),
                      MC_NO_AVAILABLE_HANDLE); /* no segment at all */
@@ -508,6 +510,56 @@ static void test_probes_do_not_starve_puts(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
+/* Who holds a lease may be reading: by force the key goes at once, the bytes only after the lease.
+ */
+static void test_forced_removal_keeps_the_bytes_for_readers(void **state) {
+    static const char *const flags[] = {"--default_kv_lease_ttl=700", NULL};
+    static const enum mc_master_rpc ways[] = {MC_RPC_Remove, MC_RPC_RemoveByRegex, MC_RPC_RemoveAll,
+                                              MC_RPC_BatchRemove};
+    struct live master;
+    live_master(&master, flags, 0);
+    struct asker a = asker_make(&master, 1);
+    assert_int_equal(mount(&a, 1, BASE, SEGMENT_BYTES, "node", "127.0.0.1:1"), 0);
+    struct mc_str key = MC_STR("whole");
+    for (size_t i = 0; i < MC_ARRAY_LEN(ways); i++) {
+        int32_t error = MC_NO_AVAILABLE_HANDLE;
+        uint64_t begin = mc_now_ms(mc_clock_system());
+        while (error == MC_NO_AVAILABLE_HANDLE && mc_now_ms(mc_clock_system()) < begin + 10000) {
+            error = put_start(&a, key, SEGMENT_BYTES, 1, NULL);
+            usleep(error ? 5000 : 0);
+        }
+        assert_int_equal(error, 0);
+        assert_int_equal(put_end(&a, key), 0);
+        struct mw_a_key look = {.key = key};
+        struct mw_e_list list;
+        uint64_t asked = mc_now_ms(mc_clock_system());
+        CALL(&a, MC_RPC_GetReplicaList, &look, &list);
+        assert_int_equal(list.error, 0);
+        uint64_t lease_end = asked + list.value.lease_ttl_ms;
+        struct mw_a_remove one = {.key = key, .force = true};
+        struct mw_a_remove_all all = {.force = true};
+        struct mw_a_batch_remove many = {.keys = {&key, 1}, .force = true};
+        union {
+            struct mw_e_void one;
+            struct mw_e_i64 regex;
+            int64_t all;
+            struct mc_vec many;
+        } ret;
+        CALL(&a, ways[i],
+             ways[i] == MC_RPC_RemoveAll     ? (const void *)&all
+             : ways[i] == MC_RPC_BatchRemove ? (const void *)&many
+                                             : (const void *)&one,
+             &ret);
+        assert_false(exists(&a, key));
+        error = put_start(&a, MC_STR("next"), SEGMENT_BYTES, 1, NULL);
+        if (error == 0 && mc_now_ms(mc_clock_system()) < lease_end) {
+            fail_msg("way %zu: a reader's bytes were given away under its lease", i);
+        }
+    }
+    asker_free(&a);
+    assert_int_equal(live_end(&master, SIGTERM), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),
@@ -518,6 +570,7 @@ int main(void) {
         cmocka_unit_test(test_odd_mounts),
         cmocka_unit_test(test_a_storm_of_mounts_leaves_nothing),
         cmocka_unit_test(test_probes_do_not_starve_puts),
+        cmocka_unit_test(test_forced_removal_keeps_the_bytes_for_readers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
