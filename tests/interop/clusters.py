@@ -177,49 +177,51 @@ def bench_arguments(mode, **flags):
     return [f"--{k}={v}" for k, v in {**base, **flags}.items()]
 
 
-def bench_target(peers):
-    program, env = peers.program("upstream", "transfer_engine_bench")
-    popen, log = peers.start("bench-target", [program, *bench_arguments("target")], env)
-    peers.until("bench target", popen, lambda: "listening on" in open(log).read())
-    return re.search(r"listening on ([\d.]+:\d+)", open(log).read())[1]
+def bench_target(peers, who):
+    program, env = peers.program(who, "transfer_engine_bench")
+    popen, log = peers.start(f"bench-target-{who}", [program, *bench_arguments("target")], env)
+    peers.until("bench target", popen, lambda: re.search(r"listening on\s+[\d.]+:\d+", open(log).read()))
+    return re.search(r"listening on\s+([\d.]+:\d+)", open(log).read())[1]
 
 
-def run_bench(peers, segment, operation):
-    program, env = peers.program("upstream", "transfer_engine_bench")
-    popen, log = peers.start("bench-initiator", [program, *bench_arguments("initiator", segment_id=segment,
-                                                                           operation=operation)], env)
+def run_bench(peers, who, segment, operation):
+    program, env = peers.program(who, "transfer_engine_bench")
+    verify = {"verify": "true"} if who == "ours" else {}
+    popen, log = peers.start(f"bench-initiator-{who}", [program, *bench_arguments(
+        "initiator", segment_id=segment, operation=operation, **verify)], env)
     equal(popen.wait(timeout=60), 0, f"status of the {operation} bench")
-    done = re.search(r"Test completed.*batch count (\d+), throughput ([\d.]+)", open(log).read())
+    done = re.search(r"batch count (\d+), throughput ([\d.]+)", open(log).read())
     equal(done is not None and int(done[1]) > 0, True, f"{operation} bench completes")
-    print(f"      {operation}: {done[1]} batches, {done[2]} GB/s")
+    print(f"      {who} {operation}: {done[1]} batches, {done[2]} GB/s")
 
 
-def engine_bench(peers, initiator, target):
-    size = BLOCK * BATCH * THREADS
-    if initiator == "upstream" and target == "ours":
-        b = peers.engine("ours")
-        memory = b.allocate(size)
-        b.fill(memory, 1, size)
-        run_bench(peers, b.engine_name(), "read")
-        equal(b.check(memory, 1, size), size, "reads leave the target's memory alone")
-        run_bench(peers, b.engine_name(), "write")
-        equal(b.differs(memory, 1, size, 4096), size // 4096, "every page was written")
-        return
-    name = bench_target(peers)
-    if initiator == "upstream":
-        run_bench(peers, name, "read")
-        run_bench(peers, name, "write")
-        return
-    a = peers.engine("ours")
-    theirs = a.first_buffer(name)
-    compared, mine = 0, a.allocate(2 * size)
+def bench_programs(peers, initiator, target):
+    name = bench_target(peers, target)
+    for operation in ("read", "write"):
+        run_bench(peers, initiator, name, operation)
+
+
+def upstream_bench_on_our_memory(peers):
+    """Upstream's program checks nothing, so the target's memory is looked at: reads leave it alone, writes reach all of
+    it."""
+    size, b = BLOCK * BATCH * THREADS, peers.engine("ours")
+    memory = b.allocate(size)
+    b.fill(memory, 1, size)
+    run_bench(peers, "upstream", b.engine_name(), "read")
+    equal(b.check(memory, 1, size), size, "compared bytes")
+    run_bench(peers, "upstream", b.engine_name(), "write")
+    equal(b.differs(memory, 1, size, 4096), size // 4096, "pages written")
+
+
+def our_engine_on_bench_memory(peers):
+    """The memory of upstream's bench target, written and read back by our engine in another order."""
+    name, size, a, compared = bench_target(peers, "upstream"), BLOCK * BATCH * THREADS, peers.engine("ours"), 0
+    theirs, mine, pieces = a.first_buffer(name), a.allocate(2 * size), range(0, size, BLOCK)
     for seed in range(3):
         a.fill(mine, seed, size)
-        pieces = range(0, size, BLOCK)
-        equal(a.batch_write(name, [mine + p for p in pieces], [theirs + size - BLOCK - p for p in pieces],
-                            [BLOCK] * len(pieces)), 0, "batch write")
-        equal(a.batch_read(name, [mine + size + p for p in pieces], [theirs + size - BLOCK - p for p in pieces],
-                           [BLOCK] * len(pieces)), 0, "batch read")
+        there = [theirs + size - BLOCK - p for p in pieces]
+        equal(a.batch_write(name, [mine + p for p in pieces], there, [BLOCK] * len(pieces)), 0, "batch write")
+        equal(a.batch_read(name, [mine + size + p for p in pieces], there, [BLOCK] * len(pieces)), 0, "batch read")
         compared += a.check(mine + size, seed, size)
     equal(compared, 3 * size, "compared bytes")
 

@@ -84,12 +84,14 @@ class Pieces:
 
 
 class Store:
-    def __init__(self, master, metadata, segment, buffer):
+    def __init__(self, master, metadata, segment, buffer, tcp_only=False):
         options = StoreOptions()
         lib.mc_store_options_init(byref(options))
         self.texts = [master.encode(), metadata.encode(), b"127.0.0.1"]
         options.master, options.metadata, options.local_hostname = self.texts
         options.segment_bytes, options.local_buffer_bytes = segment, buffer
+        if tcp_only:
+            options.disable_shm = options.disable_local_copy = True
         handle = c_void_p()
         status = lib.mc_store_open(byref(options), byref(handle))
         if status:
@@ -108,6 +110,16 @@ class Store:
             self.preferred = strings(preferred)
             config.preferred_segments, config.preferred_segment_count = self.preferred, len(preferred)
         return byref(config)
+
+    def register(self, address, size):
+        status = lib.mc_store_register_buffer(self.s, address, size)
+        if status:
+            raise AssertionError(f"mc_store_register_buffer: {status}")
+
+    def unregister(self, address):
+        status = lib.mc_store_unregister_buffer(self.s, address)
+        if status:
+            raise AssertionError(f"mc_store_unregister_buffer: {status}")
 
     def put(self, key, data, **config):
         return lib.mc_store_put(self.s, key.encode(), data, len(data), self._config(**config) if config else None)
@@ -138,15 +150,11 @@ class Store:
         return buffer.raw[:length.value]
 
     def _registered(self, pieces, call):
-        status = lib.mc_store_register_buffer(self.s, pieces.address, max(sum(pieces.sizes), 1))
-        if status:
-            raise AssertionError(f"mc_store_register_buffer: {status}")
+        self.register(pieces.address, max(sum(pieces.sizes), 1))
         status = call()
         if status:
             raise AssertionError(f"batch: {status}")
-        status = lib.mc_store_unregister_buffer(self.s, pieces.address)
-        if status:
-            raise AssertionError(f"mc_store_unregister_buffer: {status}")
+        self.unregister(pieces.address)
         return pieces
 
     def _batch(self, function, keys, values=None, sizes=None, registered=False):
@@ -379,7 +387,6 @@ class Engine:
         lib.mc_engine_options_init(byref(options))
         self.texts = [metadata.encode(), b"127.0.0.1"]
         options.metadata, options.host = self.texts
-        options.disable_shm = os.environ.get("MOONCAKE_TEST_TCP") == "1"
         handle = c_void_p()
         status = lib.mc_engine_create(byref(options), byref(handle))
         if status:
@@ -423,6 +430,12 @@ class Engine:
 
     def batch_read(self, peer, locals_, remotes, sizes):
         return self._move(READ, peer, locals_, remotes, sizes)
+
+    def prepared(self, op, peer, local, remote, size):
+        """A callable for one transfer, for timing."""
+        request = Request(READ if op == "read" else WRITE, local, self._segment(peer), remote, size)
+        requests, forever = ctypes.pointer(request), 2 ** 64 - 1
+        return lambda: lib.mc_transfer(self.e, requests, 1, forever)
 
     def first_buffer(self, peer):
         buffers, count = (BufferInfo * 8)(), c_size_t()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The control experiment: the same harness and scenarios with upstream on both sides. When this fails, the harness (or
 upstream) is wrong and the other tests prove nothing."""
-from clusters import cluster, engine_bench, engines, extras, restart
+from clusters import bench_programs, cluster, engines, extras, restart
 from peers import OLDER, main
 
 
@@ -30,7 +30,7 @@ def upstream_engines_http_metadata(peers):
 
 
 def upstream_bench(peers):
-    engine_bench(peers, "upstream", "upstream")
+    bench_programs(peers, "upstream", "upstream")
 
 
 def older_release(peers):

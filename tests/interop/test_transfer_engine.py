@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Our Transfer Engine and upstream's move bytes into and out of each other's memory; every byte checked at both ends
 (upstream's transfer_engine_bench checks none, so its runs are checked in the target's memory)."""
-from clusters import engine_bench, engines, http_metadata_by_hand
+from clusters import (bench_programs, engines, http_metadata_by_hand, our_engine_on_bench_memory,
+                      upstream_bench_on_our_memory)
 from peers import OLDER, main
 
 
@@ -40,12 +41,17 @@ def unpooled_connections(peers):
     engines(peers, "upstream", "ours", env={"MC_TCP_PROTO": "1"}, checked_writes=False)
 
 
-def upstream_bench_against_our_target(peers):
-    engine_bench(peers, "upstream", "ours")
+def upstream_bench_program_our_bench_target(peers):
+    bench_programs(peers, "upstream", "ours")
 
 
-def ours_against_upstream_bench_target(peers):
-    engine_bench(peers, "ours", "upstream")
+def our_bench_program_upstream_bench_target(peers):
+    bench_programs(peers, "ours", "upstream")
+
+
+def bench_data(peers):
+    upstream_bench_on_our_memory(peers)
+    our_engine_on_bench_memory(peers)
 
 
 def metadata_servers_answer_alike(peers):
@@ -55,4 +61,5 @@ def metadata_servers_answer_alike(peers):
 if __name__ == "__main__":
     main(ours_to_upstream_p2p, upstream_to_ours_p2p, ours_to_upstream_our_metadata, upstream_to_ours_our_metadata,
          ours_to_upstream_upstream_metadata, upstream_to_ours_upstream_metadata, older_release, unpooled_connections,
-         upstream_bench_against_our_target, ours_against_upstream_bench_target, metadata_servers_answer_alike)
+         upstream_bench_program_our_bench_target, our_bench_program_upstream_bench_target, bench_data,
+         metadata_servers_answer_alike)

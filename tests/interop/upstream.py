@@ -38,6 +38,12 @@ class Store:
         if status:
             raise AssertionError(f"setup: {status}")
 
+    def register(self, address, size):
+        self.s.register_buffer(address, size)
+
+    def unregister(self, address):
+        self.s.unregister_buffer(address)
+
     def hostname(self):
         return self.s.get_hostname()
 
@@ -224,6 +230,11 @@ class Engine:
 
     def batch_read(self, peer, locals_, remotes, sizes):
         return self.e.batch_transfer_sync_read(peer, locals_, remotes, sizes)
+
+    def prepared(self, op, peer, local, remote, size):
+        """A callable for one transfer, for timing."""
+        call = self.e.transfer_sync_read if op == "read" else self.e.transfer_sync_write
+        return lambda: call(peer, local, remote, size)
 
     def first_buffer(self, peer):
         return self.e.get_first_buffer_address(peer)

@@ -1,0 +1,178 @@
+"""Timed loops inside an agent (tests/interop/agent.py): one client library, ours or upstream's, driven from Python in the
+same way. Arguments are prepared before the clock starts; ours is called through ctypes, upstream's through its own
+extension module, and both release the interpreter's lock during a call. A ctypes call costs about 1 us more."""
+import ctypes
+import threading
+import time
+
+clock = time.perf_counter_ns
+SET_BYTES = 256 << 20
+SET_KEYS = 8192
+
+
+# ---- one operation, prepared -------------------------------------------------------------------------------
+
+def ours_operations(agent):
+    """(put, get, exist): each makes a callable for given keys, addresses and size that returns the number of failures."""
+    backend, s = agent.backend, agent.store.s
+    lib, batch_type = backend.lib, backend.Item
+    put_one = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t,
+                               ctypes.c_void_p)(("mc_store_put", lib))
+    get_one = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t,
+                               ctypes.c_void_p)(("mc_store_get", lib))
+    exist_one = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+        ("mc_store_exist", lib))
+
+    def items(keys, addresses, size):
+        slices = (backend.Slice * len(keys))(*[backend.Slice(a, size) for a in addresses])
+        made = (batch_type * len(keys))()
+        for i, key in enumerate(keys):
+            made[i] = batch_type(key.encode(), ctypes.pointer(slices[i]), 1, size, 0)
+        return made, slices
+
+    def put(keys, addresses, size):
+        if len(keys) == 1:
+            key, address = keys[0].encode(), addresses[0]
+            return lambda: put_one(s, key, address, size, None) != 0
+        made, slices = items(keys, addresses, size)
+        count = ctypes.c_size_t(len(keys))
+
+        def call(kept=slices):
+            bad = lib.mc_store_put_batch(s, made, count, None)
+            return len(keys) if bad else 0
+        return call
+
+    def get(keys, addresses, size):
+        if len(keys) == 1:
+            key, address, length = keys[0].encode(), addresses[0], ctypes.c_size_t()
+            pointer = ctypes.addressof(length)
+            return lambda kept=length: get_one(s, key, address, size, pointer) != 0
+        made, slices = items(keys, addresses, size)
+        count = ctypes.c_size_t(len(keys))
+
+        def call(kept=slices):
+            bad = lib.mc_store_get_batch(s, made, count)
+            return len(keys) if bad else 0
+        return call
+
+    def exist(keys, _addresses, _size):
+        found, results = (ctypes.c_bool * len(keys))(), (ctypes.c_int * len(keys))()
+        if len(keys) == 1:
+            key, pointer = keys[0].encode(), ctypes.addressof(found)
+            return lambda kept=found: exist_one(s, key, pointer) != 0
+        names, count = backend.strings(keys), ctypes.c_size_t(len(keys))
+        return lambda: lib.mc_store_exist_batch(s, names, count, found, results) != 0
+    return {"put": put, "get": get, "exist": exist}
+
+
+def upstream_operations(agent):
+    s = agent.store.s
+
+    def put(keys, addresses, size):
+        if len(keys) == 1:
+            key, address = keys[0], addresses[0]
+            return lambda: s.put_from(key, address, size) != 0
+        sizes = [size] * len(keys)
+        return lambda: sum(r != 0 for r in s.batch_put_from(keys, addresses, sizes))
+
+    def get(keys, addresses, size):
+        if len(keys) == 1:
+            key, address = keys[0], addresses[0]
+            return lambda: s.get_into(key, address, size) != size
+        sizes = [size] * len(keys)
+        return lambda: sum(r != size for r in s.batch_get_into(keys, addresses, sizes))
+
+    def exist(keys, _addresses, _size):
+        if len(keys) == 1:
+            key = keys[0]
+            return lambda: s.is_exist(key) != 1
+        return lambda: sum(r != 1 for r in s.batch_is_exist(keys))
+    return {"put": put, "get": get, "exist": exist}
+
+
+# ---- loops -------------------------------------------------------------------------------------------------
+
+class Memory:
+    """Registered with the store, one region for each thread."""
+
+    def __init__(self, store, size):
+        self.buffer = ctypes.create_string_buffer(size)
+        self.address = ctypes.addressof(self.buffer)
+        ctypes.memset(self.address, 0x5A, size)
+        store.register(self.address, size)
+        self.release = lambda: store.unregister(self.address)
+
+
+def run_threads(calls, seconds, cyclic):
+    """calls[thread] = prepared operations; (operations done, failures, seconds, sorted samples of one thread in ns)."""
+    done, failed, samples = [0] * len(calls), [0] * len(calls), [[] for _ in calls]
+    barrier = threading.Barrier(len(calls) + 1)
+
+    def work(t):
+        mine, times, count, bad = calls[t], samples[t], 0, 0
+        barrier.wait()
+        begun = clock()
+        end = begun + int(seconds * 1e9)
+        while True:
+            for call in mine:
+                bad += call()
+                now = clock()
+                times.append(now - begun)
+                begun = now
+                count += 1
+                if now >= end:
+                    break
+            if not cyclic or begun >= end:
+                break
+        done[t], failed[t] = count, bad
+
+    running = [threading.Thread(target=work, args=(t,)) for t in range(len(calls))]
+    for t in running:
+        t.start()
+    barrier.wait()
+    begun = clock()
+    for t in running:
+        t.join()
+    return sum(done), int(sum(failed)), (clock() - begun) / 1e9, sorted(x for s in samples for x in s)
+
+
+def percentile(samples, p):
+    return samples[int(p * (len(samples) - 1))] / 1000 if samples else 0.0
+
+
+def measure_store(agent, op, size, batch, threads, seconds, tag):
+    """One figure: values a second, GB/s, p50 and p99 of a call in us."""
+    make = (ours_operations if agent.backend.__name__ == "ours" else upstream_operations)(agent)
+    memory = Memory(agent.store, threads * batch * size)
+    slots = [[memory.address + (t * batch + i) * size for i in range(batch)] for t in range(threads)]
+    keys = max(min(SET_BYTES // size, SET_KEYS) // (batch * threads), 1) * batch * threads
+    if op == "put":
+        keys = max(min((768 << 20) // size, 60000) // (batch * threads), 1) * batch * threads
+    names = [f"{tag}/{i}" for i in range(keys)]
+    groups = [names[i:i + batch] for i in range(0, keys, batch)]
+    if op != "put":  # what is looked for must be there
+        bad = sum(make["put"](g, slots[0], size)() for g in groups)
+        if bad:
+            raise AssertionError(f"{bad} of {keys} puts fail while preparing")
+        ctypes.memset(memory.address, 0, threads * batch * size)
+    calls = [[make[op](g, slots[t], size) for g in groups[t::threads]] for t in range(threads)]
+    done, failed, took, samples = run_threads(calls, seconds, op != "put")
+    if op == "get":
+        want = b"\x5a" * size
+        if any(ctypes.string_at(a, size) != want for a in slots[0]):
+            raise AssertionError("a get gave other bytes")
+    memory.release()
+    agent.store.remove_all(force=True)
+    return {"per_second": done * batch / took, "gb_per_second": done * batch * size / took / 1e9, "failures": failed,
+            "calls": done, "p50_us": percentile(samples, .5), "p99_us": percentile(samples, .99)}
+
+
+def measure_engine(agent, op, peer, local, remote, size, seconds):
+    """Single transfers one after another; p50 and p99 in us."""
+    engine = agent.engine
+    call = engine.prepared(op, peer, local, remote, size)
+    for _ in range(200):
+        call()
+    done, failed, took, samples = run_threads([[lambda: call() != 0]], seconds, True)
+    return {"per_second": done / took, "failures": failed, "p50_us": percentile(samples, .5),
+            "p99_us": percentile(samples, .99)}
