@@ -20,10 +20,10 @@ def metadata_of(peers, metadata):
 
 
 def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), metadata="p2p", everything=True,
-            hosts=None, reader_segment=0):
+            hosts=None, reader_segment=0, large=False):
     """Starts the cluster and runs every scenario for each writer and reader. `nodes` are mooncake_client processes,
     `own_segment` processes with the client library that lend a segment. `hosts` gives some implementations an address
-    of their own, as the master sees it. Returns the number of compared bytes."""
+    of their own, as the master sees it; `large` adds values of 16 and 64 MiB. Returns the number of compared bytes."""
     leader = peers.master(master)
     where = metadata_of(peers, metadata)
 
@@ -44,12 +44,14 @@ def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), met
         for agent in reading.values():
             time.sleep(1.2)
             agent.refused("nothing")
+    sizes = scenarios.SIZES + (scenarios.LARGE if large else [])
     for i, w in enumerate(writers):
         for j, r in enumerate(readers):
             if everything:
-                done = scenarios.everything(writing[w], reading[r], f"{i}{j}", segments if len(segments) > 1 else None)
+                done = scenarios.everything(writing[w], reading[r], f"{i}{j}",
+                                            segments if len(segments) > 1 else None, sizes)
             else:
-                done = scenarios.single_objects(writing[w], reading[r], f"{i}{j}")
+                done = scenarios.single_objects(writing[w], reading[r], f"{i}{j}", sizes)
             print(f"      {w} writes, {r} reads: {done >> 20} MiB compared")
             compared += done
     return compared

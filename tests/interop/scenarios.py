@@ -6,7 +6,8 @@ share a cluster.
 import time
 
 
-SIZES = [1, 2, 255, 256, 257, 4095, 4096, 65536, 65537, (1 << 20) - 1, 1 << 20, (4 << 20) + 3, 16 << 20, 64 << 20]
+SIZES = [1, 2, 255, 256, 257, 4095, 4096, 65536, 65537, (1 << 20) - 1, 1 << 20, (4 << 20) + 3]
+LARGE = [16 << 20, 64 << 20]
 
 
 def equal(got, want, what):
@@ -14,10 +15,9 @@ def equal(got, want, what):
         raise AssertionError(f"{what}: {got!r}, expected {want!r}")
 
 
-def single_objects(w, r, tag, sizes=None):
-    """1 B to 64 MiB: put by one, found, measured and read by both."""
+def single_objects(w, r, tag, sizes):
+    """Put by one, found, measured and read by both."""
     compared = 0
-    sizes = sizes or SIZES
     for i, size in enumerate(sizes):
         key = f"{tag}/one/{size}"
         equal(r.exist(key), 0, f"exist {key} before put")
@@ -143,12 +143,12 @@ def threads(w, r, tag):
     return compared
 
 
-def everything(w, r, tag, segments=None):
+def everything(w, r, tag, segments, sizes):
     """All of the above; the number of compared bytes."""
     compared = rules(w, r, tag) + copies_in_and_out(w, r, tag) + batches(w, r, tag) + upserts(w, r, tag)
     if segments:
         compared += replicas(w, r, tag, segments)
-    compared += threads(w, r, tag) + regex_and_all(w, r, tag) + single_objects(w, r, tag)
+    compared += threads(w, r, tag) + regex_and_all(w, r, tag) + single_objects(w, r, tag, sizes)
     if compared <= 0:
         raise AssertionError("nothing was compared")
     return compared

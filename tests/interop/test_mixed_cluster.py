@@ -5,21 +5,23 @@ from peers import main
 
 
 def our_master(peers):
-    cluster(peers, "ours", nodes=["ours", "upstream"], writers=["ours", "upstream"], readers=["upstream", "ours"])
+    cluster(peers, "ours", nodes=["ours", "upstream"], writers=["ours", "upstream"], readers=["upstream", "ours"],
+            large=True)
 
 
 def upstream_master(peers):
-    cluster(peers, "upstream", nodes=["ours", "upstream"], writers=["ours", "upstream"], readers=["upstream", "ours"])
+    cluster(peers, "upstream", nodes=["ours", "upstream"], writers=["ours", "upstream"], readers=["upstream", "ours"],
+            large=True)
 
 
 def segments_of_clients_and_our_http_metadata(peers):
     cluster(peers, "ours", own_segment=["ours", "upstream"], writers=["ours", "upstream"],
-            readers=["upstream", "ours"], metadata="ours")
+            readers=["upstream", "ours"], metadata="ours", large=True)
 
 
 def segments_of_clients_and_upstream_http_metadata(peers):
     cluster(peers, "upstream", own_segment=["ours", "upstream"], writers=["ours", "upstream"],
-            readers=["upstream", "ours"], metadata="upstream")
+            readers=["upstream", "ours"], metadata="upstream", large=True)
 
 
 if __name__ == "__main__":

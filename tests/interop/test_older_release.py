@@ -44,6 +44,10 @@ def a_reader_that_never_wrote(peers):
         print(f"      {release}: {lost} of 10 first reads lost")
 
 
+def our_client_on_an_older_master(peers):
+    cluster(peers, OLDER, nodes=["ours"], own_segment=[OLDER], writers=["ours", OLDER], readers=["ours", OLDER])
+
+
 if __name__ == "__main__":
     main(older_alone, older_node, both_generations_at_once, both_generations_on_one_address,
-         a_reader_that_never_wrote)
+         a_reader_that_never_wrote, our_client_on_an_older_master)
