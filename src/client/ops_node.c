@@ -6,8 +6,10 @@
  * segment again, while readers still hold leases, and writers space, that its predecessor gave. So
  * a segment that a master had and no longer has is not offered again: it is replaced by fresh
  * memory at another address under another id, and what addresses the old place fails. (The objects
- * in it were lost with the master's index.) Only when the master still knows the segment by its id
- * is it mounted as it is; a master of upstream asks for that once after every mount.
+ * in it were lost with the master's index.) In short, memory is offered to a master once. A master
+ * that still has the segment and only wants to be told which there are, as it does after every
+ * mount, is told of none: it keeps what it has, and should it have restarted since it was asked, it
+ * was offered nothing, which the next heartbeat finds out.
  *
  * A mount that was not answered may still reach the master after this node has given up that
  * memory. Such ghosts are unmounted at each heartbeat for a while, so that the master does not
@@ -99,11 +101,17 @@ static enum mc_status ask_segment(struct mc_ops *ops, const struct mc_ops_node *
     return answer.value != MC_SEGMENT_UNMOUNTING ? MC_OK : MC_SEGMENT_NOT_FOUND;
 }
 
-static enum mc_status remount(struct mc_ops *ops, struct mc_ops_node *node,
-                              struct mc_ops_call *call) {
+/* Finds out whether the master has the segment, and brings fresh memory when it has not. `told`:
+ * the master wants to be told all segments. */
+static enum mc_status settle(struct mc_ops *ops, struct mc_ops_node *node, struct mc_ops_call *call,
+                             bool told) {
     enum mc_status known = ask_segment(ops, node, call);
     if (known != MC_OK && known != MC_SEGMENT_NOT_FOUND) {
         return known;
+    }
+    if (known == MC_OK && !told) {
+        node->segment.confirmed = true;
+        return MC_OK;
     }
     if (known == MC_SEGMENT_NOT_FOUND) {
         struct mc_uuid old = node->segment.id;
@@ -116,21 +124,21 @@ static enum mc_status remount(struct mc_ops *ops, struct mc_ops_node *node,
                 "base=%#llx",
                 node->name, (unsigned long long)node->segment.base);
     }
-    node->segment.confirmed = false; /* until it is answered this may become a ghost, too */
+    node->segment.confirmed = false;
     struct mw_segment segment = wire_segment(node);
-    struct mw_a_remount args = {.segments = {&segment, 1}, .client = ops->client};
+    struct mw_a_remount args = {.segments = {&segment, known == MC_SEGMENT_NOT_FOUND},
+                                .client = ops->client};
     struct mw_e_void answer;
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_ReMountSegment, &args, &answer, ping_deadline(ops),
                       MC_OPS_ONCE));
     MC_TRY(mc_ops_status(answer.error));
-    node->segment.confirmed = true;
+    node->segment.confirmed = known == MC_SEGMENT_NOT_FOUND;
     mc_metric_add(&ops->counters.remounts, 1);
     return MC_OK;
 }
 
 /* A mount that was not answered may have been carried out by a master that has restarted since, and
- * that gave parts of the memory away. So it is not asked again as it was but like after a restart.
- */
+ * that gave parts of the memory away. So it is not repeated. */
 enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
     struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_a_mount args = {.segment = wire_segment(node), .client = ops->client};
@@ -146,7 +154,7 @@ enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
          attempt < MOUNT_ATTEMPTS && (status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT);
          attempt++) {
         ops->port->ops->sleep_until(ops->port, mc_ops_now(ops) + (MOUNT_PAUSE_NS << attempt));
-        status = remount(ops, node, call);
+        status = settle(ops, node, call, false);
     }
     mc_ops_end(ops, call);
     return status;
@@ -164,9 +172,9 @@ enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
         status = mc_ops_status(answer.error);
     }
     /* An unconfirmed segment need not be the one that the master knows this client by. */
-    bool unsure = !node->segment.confirmed;
-    if (status == MC_OK && (unsure || answer.value.client_status == MC_CLIENT_NEED_REMOUNT)) {
-        status = remount(ops, node, call);
+    bool told = status == MC_OK && answer.value.client_status == MC_CLIENT_NEED_REMOUNT;
+    if (status == MC_OK && (told || !node->segment.confirmed)) {
+        status = settle(ops, node, call, told);
     }
     if (status == MC_OK) {
         unmount_ghosts(ops, node, call);

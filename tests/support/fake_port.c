@@ -233,10 +233,12 @@ static void handle_node(struct fake_port *fake, enum mc_master_rpc rpc, const vo
         break;
     case MC_RPC_ReMountSegment: {
         const struct mw_a_remount *a = args;
-        fake->mounted = *(const struct mw_segment *)a->segments.items;
-        fake->knows_segment = true;
         fake->need_remount = false;
-        fake->mounts++;
+        if (a->segments.count > 0) {
+            fake->mounted = *(const struct mw_segment *)a->segments.items;
+            fake->knows_segment = true;
+            fake->mounts++;
+        }
         break;
     }
     case MC_RPC_UnmountSegment:

@@ -47,11 +47,36 @@ static void test_mount_tells_where_the_memory_is(void **state) {
 
 static void test_known_segment_stays(void **state) {
     assert_ok(mc_ops_mount(ops, &node));
-    fake->need_remount = true; /* what upstream's master answers to the first ping */
+    fake->need_remount = true; /* what a master answers to the first ping */
     assert_ok(mc_ops_heartbeat(ops, &node));
-    assert_int_equal(fake->mounts, 2);
+    assert_int_equal(fake->rpcs[MC_RPC_ReMountSegment], 1);
+    assert_false(fake->need_remount);
+    assert_int_equal(fake->mounts, 1);
     assert_int_equal(fresh, 0);
-    assert_int_equal(fake->mounted.base, 0x7000000);
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_true(node.segment.confirmed);
+    assert_int_equal(fake->rpcs[MC_RPC_ReMountSegment], 1);
+}
+
+static void forget(struct fake_port *f, enum mc_master_rpc rpc) {
+    if (rpc == MC_RPC_QuerySegmentStatusById) {
+        f->knows_segment = false;
+        f->after_rpc = NULL;
+    }
+}
+
+/* It would hand out again what its predecessor gave away. */
+static void test_a_master_that_restarts_after_it_was_asked_gets_fresh_memory(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    fake->need_remount = true;
+    fake->after_rpc = forget;
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fake->mounts, 1);
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fresh, 1);
+    assert_int_equal(fake->mounts, 2);
+    assert_int_equal(fake->mounted.base, 0x7100000);
+    assert_true(node.segment.confirmed);
 }
 
 static void test_forgotten_segment_is_replaced(void **state) {
@@ -156,6 +181,7 @@ int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(test_mount_tells_where_the_memory_is),
         T(test_known_segment_stays),
+        T(test_a_master_that_restarts_after_it_was_asked_gets_fresh_memory),
         T(test_forgotten_segment_is_replaced),
         T(test_segment_that_is_taken_down_is_replaced),
         T(test_ghost_of_an_unanswered_mount_is_unmounted),
