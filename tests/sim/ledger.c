@@ -276,10 +276,13 @@ static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args
         mounted(sim, &((const struct mw_a_mount *)args)->segment,
                 ((const struct mw_e_void *)ret)->error);
         break;
-    case MC_RPC_ReMountSegment:
-        mounted(sim, ((const struct mw_a_remount *)args)->segments.items,
-                ((const struct mw_e_void *)ret)->error);
+    case MC_RPC_ReMountSegment: {
+        const struct mw_a_remount *remount = args;
+        if (remount->segments.count > 0) {
+            mounted(sim, remount->segments.items, ((const struct mw_e_void *)ret)->error);
+        }
         break;
+    }
     case MC_RPC_RemoveByRegex:
         if (removal->force) {
             forced(sim, NULL);

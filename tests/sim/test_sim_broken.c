@@ -6,14 +6,15 @@
  * their port, so their code is the real one.
  *
  *     test_sim_broken                  all kinds
- *     test_sim_broken KIND SEED        one kind and seed, told event by event
+ *     test_sim_broken KIND SEED MODE   one kind and seed, told event by event; MODE all or outside
  */
 #include <stdio.h>
 
 #include "base/log.h"
 #include "sim/sim.h"
 
-#define SEEDS 200
+#define SEEDS      200
+#define SEEDS_RARE 1000 /* a late byte must fall into a place that was given away meanwhile */
 
 static const struct {
     const char *name;
@@ -45,29 +46,33 @@ static bool caught(size_t kind, uint64_t seed, bool outside_only, bool verbose) 
 }
 
 static bool caught_within(size_t kind, bool outside_only) {
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+    unsigned seeds = KINDS[kind].client == SIM_BREAK_HIDE_DOUBT ? SEEDS_RARE : SEEDS;
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
         if (caught(kind, seed, outside_only, false)) {
             return true;
         }
     }
-    printf("%-14s NOT CAUGHT within %d seeds\n", KINDS[kind].name, SEEDS);
+    printf("%-14s NOT CAUGHT within %u seeds\n", KINDS[kind].name, seeds);
     return false;
 }
 
 int main(int argc, char **argv) {
     bool all = true;
     uint64_t seed;
+    if (SIM_SKIP) {
+        return 77;
+    }
     setvbuf(stdout, NULL, _IOLBF, 1 << 16);
     if (mc_log_set_level("OFF") != MC_OK) {
         return 2;
     }
     for (size_t kind = 0; kind < MC_ARRAY_LEN(KINDS); kind++) {
-        if (argc != 3) {
+        if (argc != 4) {
             all = caught_within(kind, false) && all;
             all = (!KINDS[kind].outside || caught_within(kind, true)) && all;
         } else if (strcmp(argv[1], KINDS[kind].name) == 0 &&
                    mc_parse_u64(argv[2], 0, UINT64_MAX, &seed) == MC_OK) {
-            (void)caught(kind, seed, false, true);
+            (void)caught(kind, seed, strcmp(argv[3], "outside") == 0, true);
         }
     }
     return all ? 0 : 1;
