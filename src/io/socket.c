@@ -22,7 +22,6 @@
 #define KEEPALIVE_IDLE_S     30 /* then a dead machine is noticed after 30 + 3 * 10 s */
 #define KEEPALIVE_INTERVAL_S 10
 #define KEEPALIVE_PROBES     3
-#define READ_SLEEP_MS        50 /* a sleeping read looks at its deadline so often */
 #define SEND_BATCH           64 /* iovec entries handed to the kernel at once */
 
 static void set_option(int fd, int level, int name, int value) {
@@ -352,7 +351,7 @@ enum mc_status mc_recv_all(int fd, void *buffer, size_t len, uint64_t deadline_n
 }
 
 void mc_sleep_in_reads(int fd) {
-    struct timeval limit = {.tv_usec = READ_SLEEP_MS * 1000};
+    struct timeval limit = {.tv_usec = MC_READ_SLEEP_NS / 1000};
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0 ||
         fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) { /* works all the same, a little slower */
@@ -360,9 +359,13 @@ void mc_sleep_in_reads(int fd) {
     }
 }
 
+enum mc_status mc_recv_once(int fd, const struct iovec *iov, int iov_count, size_t *n) {
+    return mc_socket_receive(fd, iov, iov_count, 0, n);
+}
+
 enum mc_status mc_recv_some(int fd, const struct iovec *iov, int iov_count, uint64_t deadline_ns,
                             size_t *n) {
-    uint64_t sleep_ns = READ_SLEEP_MS * MC_MS;
+    uint64_t sleep_ns = MC_READ_SLEEP_NS;
     for (;;) {
         size_t got = 0;
         uint64_t now = mc_now_ns(mc_clock_system());

@@ -260,11 +260,10 @@ void tcp_lane_sweep(struct tcp_shard *shard); /* on the shard's thread */
  */
 void tcp_lane_send_locked(struct tcp_lane *lane);
 /* By the driver: receives until the socket is empty, nothing is expected, `*done` is non-zero (done
- * may be NULL), or enough for one turn was received; true = there may be more. With a deadline (not
- * 0; by a waiter that drives this lane alone) an empty socket is slept on, as long as the waiter
- * has slices here and need not watch for room to send. Drops the lock. */
-bool tcp_lane_receive_locked(struct tcp_lane *lane, const _Atomic uint32_t *done,
-                             uint64_t sleep_until_ns);
+ * may be NULL), or enough for one turn was received; true = there may be more. `sleep` (for a
+ * waiter that drives this lane alone): an empty socket is slept on, at most MC_READ_SLEEP_NS, as
+ * long as the waiter has slices here and need not watch for room to send. Drops the lock. */
+bool tcp_lane_receive_locked(struct tcp_lane *lane, const _Atomic uint32_t *done, bool sleep);
 /* Bytes that the slice puts on the wire. */
 uint64_t tcp_slice_wire_bytes(const struct tcp_lane *lane, const struct mc_slice_op *slice);
 

@@ -344,7 +344,7 @@ static void drive_locked(struct tcp_lane *lane, uint32_t events) {
     if ((events & EPOLLOUT) && lane->unsent != &lane->slices) {
         tcp_lane_send_locked(lane);
     }
-    bool more = tcp_lane_receive_locked(lane, NULL, 0);
+    bool more = tcp_lane_receive_locked(lane, NULL, false);
     lane->driver = TCP_DRIVER_NONE;
     tcp_lane_settle_locked(lane);
     tcp_lane_watch_locked(lane, more);

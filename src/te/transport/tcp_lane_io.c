@@ -310,26 +310,23 @@ static void complete_locked(struct tcp_lane *lane, const struct intake *in, int 
     tcp_lane_complete_end_locked(lane);
 }
 
-/* One read; with a deadline it sleeps until something came. */
-static enum mc_status read_lane(struct tcp_lane *lane, const struct intake *in,
-                                uint64_t sleep_until_ns, size_t *n) {
-    if (sleep_until_ns == 0) {
-        return lane->stream.ops->readv(&lane->stream, in->iov, in->iov_count, n);
+static enum mc_status read_lane(struct tcp_lane *lane, const struct intake *in, bool sleep,
+                                size_t *n) {
+    if (sleep) {
+        return mc_recv_once(lane->stream.fd, in->iov, in->iov_count, n);
     }
-    enum mc_status status =
-        mc_recv_some(lane->stream.fd, in->iov, in->iov_count, sleep_until_ns, n);
-    return status == MC_ERR_TIMEOUT ? MC_OK : status;
+    return lane->stream.ops->readv(&lane->stream, in->iov, in->iov_count, n);
 }
 
 /* One call. False when nothing more is to be had now. */
-static bool receive_burst_locked(struct tcp_lane *lane, uint64_t sleep_until_ns, uint64_t *budget) {
+static bool receive_burst_locked(struct tcp_lane *lane, bool sleep, uint64_t *budget) {
     struct intake in;
     size_t n = 0;
     bool bad = false;
     intake_build_locked(lane, &in);
     MC_ASSERT(in.iov_count > 0);
     pthread_mutex_unlock(&lane->lock);
-    enum mc_status status = read_lane(lane, &in, sleep_until_ns, &n);
+    enum mc_status status = read_lane(lane, &in, sleep, &n);
     int error = errno;
     pthread_mutex_lock(&lane->lock);
     if (lane->state != TCP_LANE_UP) {
@@ -349,23 +346,21 @@ static bool receive_burst_locked(struct tcp_lane *lane, uint64_t sleep_until_ns,
     if (bad && lane->state == TCP_LANE_UP) {
         answer_bad_locked(lane, le64toh(lane->status_word));
     }
-    return n == in.total || (n > 0 && (lane->hang_up || sleep_until_ns != 0));
+    return n == in.total || (n > 0 && (lane->hang_up || sleep));
 }
 
-bool tcp_lane_receive_locked(struct tcp_lane *lane, const _Atomic uint32_t *done,
-                             uint64_t sleep_until_ns) {
+bool tcp_lane_receive_locked(struct tcp_lane *lane, const _Atomic uint32_t *done, bool sleep) {
     uint64_t budget = RECEIVE_TURN_BYTES;
     MC_ASSERT(lane->driver != TCP_DRIVER_NONE);
     while (lane->state == TCP_LANE_UP && lane->cancellers == 0) {
         if (done != NULL && atomic_load_explicit(done, memory_order_acquire) != 0) {
             return false;
         }
-        if (budget == 0 ||
-            (sleep_until_ns != 0 && (lane->owner_pending == 0 || lane->send_blocked))) {
+        if (budget == 0 || (sleep && (lane->owner_pending == 0 || lane->send_blocked))) {
             return true;
         }
         if (lane->slices.next != lane->unsent) {
-            if (!receive_burst_locked(lane, sleep_until_ns, &budget)) {
+            if (!receive_burst_locked(lane, sleep, &budget)) {
                 return false;
             }
         } else if (lane->sending) {

@@ -13,10 +13,8 @@
 #include <poll.h>
 #include <sched.h>
 
-/* Own slices may end elsewhere: cancelled, or retried on another lane. A read that sleeps must be
- * let sleep for a while (mc_recv_some), or it polls first. */
-#define POLL_NS  (10 * MC_MS)
-#define SLEEP_NS (60 * MC_MS)
+#define POLL_NS                                                                                    \
+    (10 * MC_MS) /* own slices may end elsewhere: cancelled, or retried on another lane */
 
 static void leave(struct tcp_lane *lane) {
     pthread_mutex_lock(&lane->lock);
@@ -49,16 +47,14 @@ static bool hold(struct tcp_lane *lane, bool held, struct pollfd *poll_for) {
 
 /* True when an answer may have come before its request was noted as sent: another thread is about
  * to do so. */
-static bool drive(struct tcp_lane *lane, short events, const _Atomic uint32_t *done,
-                  uint64_t sleep_until_ns) {
+static bool drive(struct tcp_lane *lane, short events, const _Atomic uint32_t *done, bool sleep) {
     pthread_mutex_lock(&lane->lock);
     lane->hang_up |= (events & (POLLHUP | POLLERR)) != 0;
     if ((events & POLLOUT) && lane->unsent != &lane->slices && lane->state == TCP_LANE_UP) {
         tcp_lane_send_locked(lane);
     }
     if (events & ~POLLOUT) {
-        (void)tcp_lane_receive_locked(lane, done,
-                                      sleep_until_ns); /* poll tells whether there is more */
+        (void)tcp_lane_receive_locked(lane, done, sleep); /* poll tells whether there is more */
     }
     bool early = lane->receive_again;
     pthread_mutex_unlock(&lane->lock);
@@ -68,21 +64,23 @@ static bool drive(struct tcp_lane *lane, short events, const _Atomic uint32_t *d
     return early;
 }
 
-/* When to look up from waiting; 0 when the deadline has passed. */
-static uint64_t look_again_at(uint64_t deadline_ns, uint64_t wait_ns) {
-    uint64_t now = mc_now_ns(mc_clock_system());
-    return now >= deadline_ns ? 0 : mc_min_u64(deadline_ns, now + wait_ns);
-}
-
-static void wait_ready(struct pollfd *fds, nfds_t count, uint64_t until_ns) {
-    uint64_t now = mc_now_ns(mc_clock_system());
-    uint64_t wait = until_ns > now ? until_ns - now : 0;
-    struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)wait};
+/* Never longer than POLL_NS. */
+static void wait_ready(struct pollfd *fds, nfds_t count, uint64_t left_ns) {
+    struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)mc_min_u64(left_ns, POLL_NS)};
     if (ppoll(fds, count, &timeout, NULL) <= 0) {
         for (nfds_t i = 0; i < count; i++) {
             fds[i].revents = 0;
         }
     }
+}
+
+/* Until the deadline; the clock is not read when there is none. */
+static uint64_t time_left(uint64_t deadline_ns) {
+    if (deadline_ns == MC_NO_DEADLINE) {
+        return UINT64_MAX;
+    }
+    uint64_t now = mc_now_ns(mc_clock_system());
+    return deadline_ns > now ? deadline_ns - now : 0;
 }
 
 static bool is_done(const _Atomic uint32_t *done) {
@@ -119,21 +117,20 @@ void tcp_progress(struct tcp_peer *peer, const _Atomic uint32_t *done, uint64_t 
                 leave(lane);
             }
         }
-        /* One lane, and only answers to wait for: no need to ask which, sleep in the read. */
-        bool sleeps = count == 1 && fds[0].events == POLLIN && !early;
-        uint64_t until_ns = count > 0 ? look_again_at(deadline_ns, sleeps ? SLEEP_NS : POLL_NS) : 0;
-        if (until_ns == 0) {
+        uint64_t left_ns = count > 0 ? time_left(deadline_ns) : 0;
+        if (left_ns == 0) {
             break;
         }
-        if (sleeps) {
-            early = drive(polled[0], POLLIN, done, until_ns);
+        if (count == 1 && fds[0].events == POLLIN && !early && left_ns > MC_READ_SLEEP_NS) {
+            /* One lane, and only answers to wait for: no need to ask which, sleep in the read. */
+            early = drive(polled[0], POLLIN, done, true);
             continue;
         }
-        wait_ready(fds, count, until_ns);
+        wait_ready(fds, count, left_ns);
         early = false;
         for (nfds_t i = 0; i < count; i++) {
             if (fds[i].revents != 0) {
-                early |= drive(polled[i], fds[i].revents, done, 0);
+                early |= drive(polled[i], fds[i].revents, done, false);
             }
         }
     }
