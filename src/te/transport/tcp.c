@@ -9,6 +9,7 @@
 #include "te/transport/tcp.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -37,6 +38,10 @@ void tcp_peer_put(struct tcp_peer *peer) {
     free(peer);
 }
 
+static bool speaks_acked(const struct tcp_transport *t, const struct mc_peer_desc *desc) {
+    return desc->tcp_proto >= TCP_PROTO_ACKED && !t->force_plain;
+}
+
 static enum mc_status peer_create(struct tcp_transport *t, const struct mc_peer_desc *desc,
                                   struct tcp_peer **out) {
     struct mc_addr addr;
@@ -44,10 +49,11 @@ static enum mc_status peer_create(struct tcp_transport *t, const struct mc_peer_
     struct tcp_peer *peer = mc_zalloc(sizeof(*peer) + t->lanes_per_peer * sizeof(peer->lanes[0]));
     peer->transport = t;
     peer->addr = addr;
-    peer->acked = desc->tcp_proto >= TCP_PROTO_ACKED && !t->force_plain;
+    peer->acked = speaks_acked(t, desc);
     peer->lane_count = t->lanes_per_peer;
     mc_list_init(&peer->link);
     mc_addr_format(&addr, peer->name, sizeof(peer->name));
+    snprintf(peer->host, sizeof(peer->host), "%s", desc->host);
     atomic_store_explicit(&peer->refs, 1, memory_order_relaxed);
     for (unsigned i = 0; i < peer->lane_count; i++) {
         tcp_lane_init(&peer->lanes[i], peer, i);
@@ -210,12 +216,23 @@ static uint32_t tcp_cost(struct mc_transport *base, struct mc_segment *segment,
     return desc->tcp_data_port != 0 && desc->host[0] != '\0' ? COST : UINT32_MAX;
 }
 
-/* Names are resolved here, where waiting is allowed. */
+/* Names are resolved here, where waiting is allowed. A descriptor that names another place ends the
+ * lanes to the old one. */
 static void tcp_open(struct mc_transport *base, struct mc_segment *segment,
                      const struct mc_peer_desc *desc) {
-    struct tcp_peer *peer;
-    if (tcp_cost(base, segment, desc) != UINT32_MAX &&
-        peer_open(tcp_of(base), segment, &peer) == MC_OK) {
+    struct tcp_transport *t = tcp_of(base);
+    struct tcp_peer *peer = peer_find(t, segment);
+    if (peer != NULL) {
+        bool moved = strcmp(peer->host, desc->host) != 0 ||
+                     mc_addr_port(&peer->addr) != desc->tcp_data_port ||
+                     peer->acked != speaks_acked(t, desc);
+        tcp_peer_put(peer);
+        if (!moved) {
+            return;
+        }
+        tcp_forget(base, segment);
+    }
+    if (tcp_cost(base, segment, desc) != UINT32_MAX && peer_open(t, segment, &peer) == MC_OK) {
         tcp_peer_put(peer);
     }
 }

@@ -207,6 +207,7 @@ struct tcp_peer {
     struct mc_list link;
     _Atomic uint32_t refs; /* the segment, callers, lanes that are not IDLE */
     char name[MC_HOST_MAX + 8];
+    char host[MC_HOST_MAX]; /* as in the descriptor that it was made from */
     struct mc_addr addr;
     bool acked;
     _Atomic uint64_t queued;      /* slices on all lanes */

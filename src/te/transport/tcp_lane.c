@@ -121,6 +121,7 @@ static void link_slices_locked(struct tcp_lane *lane, struct mc_slice_op **slice
     by_owner = pthread_equal(lane->owner, pthread_self());
     for (size_t i = 0; i < count; i++) {
         struct mc_slice_op *slice = slices[i];
+        MC_ASSERT(slice->length > 0); /* the engine answers empty requests itself */
         slice->transport_data[TCP_SLICE_BY_OWNER] = by_owner;
         slice->transport_data[TCP_SLICE_ENDING] = TCP_ENDING_WITH_LANE;
         waiter_follows &= slice->waiter_follows;

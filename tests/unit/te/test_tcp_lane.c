@@ -430,6 +430,29 @@ static void a_lane_survives_that_its_idle_connection_is_closed(void **state) {
     assert_int_equal(mc_metric_get(&double_metrics(f->initiator)->errors), 0);
 }
 
+static void a_descriptor_that_names_another_place_moves_the_lanes(void **state) {
+    struct fixture *f = *state;
+    uint16_t old = f->segment.desc.tcp_data_port;
+    uint8_t bytes[64];
+    assert_ok(double_move(&f->segment, MC_TRANSFER_READ, f->local, f->remote, 64, true));
+    mc_transport_tcp_ops.open(f->initiator->transport, &f->segment.base, &f->segment.desc);
+    assert_int_equal(mc_metric_get(&double_metrics(f->initiator)->lanes), 1); /* nothing changed */
+    play(f);
+    mc_transport_tcp_ops.open(f->initiator->transport, &f->segment.base, &f->segment.desc);
+    struct double_batch *b = post_reads(f, 1, sizeof(bytes), false);
+    int fd = answer_call(f);
+    mc_test_fill(bytes, sizeof(bytes), 4);
+    expect_header(fd);
+    say_status(fd, OK_WORD);
+    say(fd, bytes, sizeof(bytes));
+    double_wait(b, false);
+    assert_ok(b->status[0]);
+    mc_test_verify(f->local, sizeof(bytes), 4);
+    free(b);
+    close(fd);
+    f->segment.desc.tcp_data_port = old;
+}
+
 static void a_refused_connection_is_tried_again_later(void **state) {
     struct fixture *f = *state;
     int listener;
@@ -602,6 +625,7 @@ int main(void) {
         T1(an_answer_before_the_question_is_whole_fails_the_lane),
         T1(answers_may_dribble),
         T1(a_lane_survives_that_its_idle_connection_is_closed),
+        T(a_descriptor_that_names_another_place_moves_the_lanes),
         T1(a_refused_connection_is_tried_again_later),
         T1(cancelled_slices_end_at_once_and_late_bytes_touch_nothing),
         T1(a_task_can_be_cancelled_while_its_waiter_drives),
