@@ -44,8 +44,7 @@ static uint64_t rss_bytes(void) {
     return resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ---- one caller
- * ------------------------------------------------------------------------------------------ */
+/* ---- one caller ---- */
 
 struct caller {
     struct mc_master *m;
@@ -106,8 +105,7 @@ static void serve(struct caller *c, enum mc_master_rpc rpc, const void *args) {
     c->failures += reply.errc != MC_RPC_OK;
 }
 
-/* ---- operations: each does `count` keys (1 = the single form)
- * -------------------------------------------- */
+/* ---- operations: each does `count` keys (1 = the single form) ---- */
 
 static void op_put(struct caller *c, size_t count) {
     struct mw_replicate_config config = {.replica_num = 1};
@@ -159,8 +157,7 @@ static void op_nothing(struct caller *c, size_t count) {
     random_keys(c, count);
 }
 
-/* ---- measuring
- * ------------------------------------------------------------------------------------------- */
+/* ---- measuring ---- */
 
 /* Processor time of this thread: on a shared machine the wall clock measures the neighbours. */
 static uint64_t cpu_ns(void) {
@@ -229,8 +226,7 @@ static void measure_rates(struct caller *c) {
     }
 }
 
-/* ---- a ping while others work
- * ---------------------------------------------------------------------------- */
+/* ---- a ping while others work ---- */
 
 struct load {
     struct mc_master *m;
@@ -281,8 +277,7 @@ static void measure_ping(struct mc_master *m, uint64_t objects) {
     caller_free(&c);
 }
 
-/* ---- rounds
- * ---------------------------------------------------------------------------------------------- */
+/* ---- rounds ---- */
 
 static void measure_rounds(struct caller *c, uint64_t objects, unsigned rounds) {
     for (unsigned round = 1; round <= rounds; round++) {

@@ -40,8 +40,7 @@ static void give_up(const char *what) {
     exit(1);
 }
 
-/* ---- requests: a template for each call, with the keys patched into copies
- * ------------------------------------ */
+/* ---- requests: a template for each call, with the keys patched into copies ---- */
 
 struct template {
     struct mc_buf frame;
@@ -92,8 +91,7 @@ static void append_request(struct mc_buf *out, const struct template *t, uint64_
     }
 }
 
-/* ---- one call and its answer
- * ------------------------------------------------------------------------------ */
+/* ---- one call and its answer ---- */
 
 /* Whether the answer says success: errc 0, and the (first) expected holds a value. */
 static bool answer_ok(const struct mc_rpc_reply_header *header, const char *body, bool vector) {
@@ -164,8 +162,7 @@ static void mount(int fd) {
     }
 }
 
-/* ---- pings under load
- * ---------------------------------------------------------------------------------------- */
+/* ---- pings under load ---- */
 
 struct pinger {
     const char *address;
@@ -206,8 +203,7 @@ static void *ping_main(void *arg) {
     return NULL;
 }
 
-/* ---- pipelined load
- * ------------------------------------------------------------------------------------------- */
+/* ---- pipelined load ---- */
 
 struct load {
     const char *name;
@@ -340,9 +336,7 @@ static void round_trips(int fd, const struct load *l, double seconds, double *p5
     free(samples);
 }
 
-/* ---- what is run
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- what is run ---- */
 
 static struct template t_put_start, t_put_end, t_get, t_exist, t_batch_start, t_batch_end,
     t_batch_get, t_batch_exist;

@@ -29,8 +29,7 @@ static void connect_pair(int pair[2]) {
     close(listener);
 }
 
-/* ---- the two servers
- * ------------------------------------------------------------------------------------- */
+/* ---- the two servers ---- */
 
 struct server {
     struct mc_reactor_fd watch;
@@ -71,8 +70,7 @@ static void *serve_blocking(void *arg) {
     return NULL;
 }
 
-/* ---- the client
- * ------------------------------------------------------------------------------------------ */
+/* ---- the client ---- */
 
 static void ask(const char *what, int fd, size_t reply, int rounds, char *buffer, bool plain) {
     uint64_t start = now();

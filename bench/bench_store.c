@@ -23,8 +23,8 @@
 #include "mooncake/store.h"
 
 #define SEGMENT_BYTES (3ull << 30)
-#define SET_BYTES                                                                                  \
-    (256u << 20) /* of values that gets go through, and of puts between two clean-ups */
+/* Of values that gets go through, and of puts between two clean-ups. */
+#define SET_BYTES   (256u << 20)
 #define SET_KEYS    4096
 #define MAX_BATCH   128
 #define MAX_THREADS 4
@@ -45,7 +45,7 @@ static void check(enum mc_status status, const char *what) {
     }
 }
 
-/* ---- processes ----------------------------------------------------------------------------- */
+/* ---- processes ---- */
 
 static void say(unsigned port) {
     printf("%u\n", port);
@@ -98,7 +98,7 @@ static pid_t spawn(const char *role, const char *argument, char *line, size_t si
     return pid;
 }
 
-/* ---- figures ------------------------------------------------------------------------------- */
+/* ---- figures ---- */
 
 struct figure {
     double values_s, gb_s, p50_us, p99_us;
@@ -131,7 +131,7 @@ static void print_figure(const char *road, const char *what, size_t bytes, unsig
     }
 }
 
-/* ---- work ---------------------------------------------------------------------------------- */
+/* ---- work ---- */
 
 enum op { OP_PUT, OP_GET, OP_EXIST, OP_VIEW };
 static const char *const OP_NAMES[] = {"put", "get", "exist", "view"};
@@ -303,7 +303,7 @@ static void measure(struct mc_store *store, const char *road, enum op op, size_t
     }
 }
 
-/* ---- baselines ----------------------------------------------------------------------------- */
+/* ---- baselines ---- */
 
 static void measure_memcpy(size_t bytes) {
     size_t span = 512u << 20;
@@ -385,7 +385,7 @@ static void measure_raw(size_t bytes) {
     free(samples);
 }
 
-/* ---- the whole ----------------------------------------------------------------------------- */
+/* ---- the whole ---- */
 
 static void fill_set(struct mc_store *store, size_t bytes) {
     uint8_t *value = mc_alloc(bytes);

@@ -49,8 +49,7 @@ static struct mc_engine *make_engine(void) {
     return engine;
 }
 
-/* ---- raw sockets
- * ----------------------------------------------------------------------------------------- */
+/* ---- raw sockets ---- */
 
 struct raw_header {
     uint64_t size, offset, op;
@@ -110,8 +109,7 @@ static void set_blocking(int fd) {
     MC_ASSERT(fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0);
 }
 
-/* ---- the target process
- * ---------------------------------------------------------------------------------- */
+/* ---- the target process ---- */
 
 struct target {
     char name[128];
@@ -142,8 +140,7 @@ static _Noreturn void be_target(int pipe_fd) {
     }
 }
 
-/* ---- one round
- * ------------------------------------------------------------------------------------------- */
+/* ---- one round ---- */
 
 struct load {
     enum mc_transfer_op op;

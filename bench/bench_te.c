@@ -88,7 +88,7 @@ static char *memory(uint64_t bytes) {
     return ptr;
 }
 
-/* ---- the target process ---------------------------------------------------------------------- */
+/* ---- the target process ---- */
 
 struct socket_request {
     uint64_t offset;
@@ -190,7 +190,7 @@ static void target_main(const struct config *config, int out) {
     accept_forever(listen_fd, plain);
 }
 
-/* ---- one round of one case ------------------------------------------------------------------- */
+/* ---- one round of one case ---- */
 
 struct round_case {
     struct bench *bench;
@@ -326,7 +326,7 @@ static struct figures run_round(const struct round_case *r) {
     return f;
 }
 
-/* ---- all cases ------------------------------------------------------------------------------- */
+/* ---- all cases ---- */
 
 static int by_rate(const void *a, const void *b) {
     double x = ((const struct figures *)a)->gb_s, y = ((const struct figures *)b)->gb_s;
@@ -407,7 +407,7 @@ static void run_all(struct bench *b) {
     }
 }
 
-/* ---- command line ---------------------------------------------------------------------------- */
+/* ---- command line ---- */
 
 _Noreturn static void usage(const char *what) {
     fprintf(

@@ -34,7 +34,7 @@ static void check(enum mc_status status) {
     }
 }
 
-/* ---- coding ---------------------------------------------------------------------------------- */
+/* ---- coding ---- */
 
 struct coding {
     const struct mc_rpc_desc *rpc;
@@ -128,7 +128,7 @@ static void bench_coding(double seconds, struct mc_buf *json) {
     }
 }
 
-/* ---- round trips ----------------------------------------------------------------------------- */
+/* ---- round trips ---- */
 
 struct samples {
     uint32_t *ns;

@@ -10,7 +10,7 @@ SET_BYTES = 256 << 20
 SET_KEYS = 8192
 
 
-# ---- one operation, prepared -------------------------------------------------------------------------------
+# ---- one operation, prepared ----
 
 def ours_operations(agent):
     """(put, get, exist): each makes a callable for given keys, addresses and size that returns the number of failures."""
@@ -90,7 +90,7 @@ def upstream_operations(agent):
     return {"put": put, "get": get, "exist": exist}
 
 
-# ---- loops -------------------------------------------------------------------------------------------------
+# ---- loops ----
 
 class Memory:
     """Registered with the store, one region for each thread."""

@@ -1,13 +1,14 @@
 /*
  * Mooncake status codes.
  *
- * Every fallible function of the library returns `enum mc_status`: MC_OK (0) or a negative code. Codes down to
- * -1999 are upstream Mooncake's ErrorCode, same name and number, so that they can travel on the wire and be
- * shown to users unchanged. Codes from -3000 on are ours and never leave the process: the edges (RPC, C ABI)
- * translate them to the nearest upstream code with mc_status_to_wire().
+ * Every fallible function of the library returns `enum mc_status`: MC_OK (0) or a negative code.
+ * Codes down to -1999 are upstream Mooncake's ErrorCode, same name and number, so that they can
+ * travel on the wire and be shown to users unchanged. Codes from -3000 on are ours and never leave
+ * the process: the edges (RPC, C ABI) translate them to the nearest upstream code with
+ * mc_status_to_wire().
  *
- * The table below is the only place where a code is declared; the enum, mc_status_name() and the reference page
- * are made from it.
+ * The table below is the only place where a code is declared; the enum, mc_status_name() and the
+ * reference page are made from it.
  */
 #ifndef MOONCAKE_ERROR_H
 #define MOONCAKE_ERROR_H
@@ -120,7 +121,8 @@ enum mc_status {
 
 #define MC_MUST_USE __attribute__((warn_unused_result))
 
-/* "OBJECT_NOT_FOUND" for MC_OBJECT_NOT_FOUND; "UNKNOWN_ERROR" for a number not in the table. Never NULL. */
+/* "OBJECT_NOT_FOUND" for MC_OBJECT_NOT_FOUND; "UNKNOWN_ERROR" for a number not in the table. Never
+ * NULL. */
 const char *mc_status_name(int status);
 
 /* One line for a person; never NULL. */

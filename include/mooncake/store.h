@@ -4,21 +4,21 @@
  *     struct mc_store_options options;
  *     mc_store_options_init(&options);
  *     options.master = "127.0.0.1:50051";
- *     options.segment_bytes = 1ull << 30;              // what this process lends to the cluster; 0 = only use it
- *     struct mc_store *store;
- *     if (mc_store_open(&options, &store) != MC_OK) ...
+ *     options.segment_bytes = 1ull << 30;              // what this process lends to the cluster; 0
+ * = only use it struct mc_store *store; if (mc_store_open(&options, &store) != MC_OK) ...
  *     mc_store_put(store, key, bytes, length, NULL);
  *     mc_store_get(store, key, buffer, capacity, &length);
  *     mc_store_close(store);
  *
- * Contract. Put is atomic: an object is readable after its put returned MC_OK, never before, and never changes until it is
- * removed or upserted. A get returns the whole object, verified against its checksum when it has one, or an error; never
- * other bytes, never a part. The cluster is a cache: objects without a hard pin may be evicted at any time after their
- * lease ended, and objects on a lost node are lost unless another replica lives.
+ * Contract. Put is atomic: an object is readable after its put returned MC_OK, never before, and
+ * never changes until it is removed or upserted. A get returns the whole object, verified against
+ * its checksum when it has one, or an error; never other bytes, never a part. The cluster is a
+ * cache: objects without a hard pin may be evicted at any time after their lease ended, and objects
+ * on a lost node are lost unless another replica lives.
  *
  * Keys: 1 to MC_STORE_KEY_MAX bytes, any bytes but NUL. Values: 1 byte to what fits one segment.
- * Threads: every function may be called from any thread. Every call ends within options.timeout_ms (plus retries that
- * it names); a batch call within timeout_ms for each MC_STORE_BATCH_CHUNK keys.
+ * Threads: every function may be called from any thread. Every call ends within options.timeout_ms
+ * (plus retries that it names); a batch call within timeout_ms for each MC_STORE_BATCH_CHUNK keys.
  */
 #ifndef MOONCAKE_STORE_H
 #define MOONCAKE_STORE_H
@@ -37,28 +37,32 @@ extern "C" {
 struct mc_store;
 
 #define MC_STORE_KEY_MAX 65535
-#define MC_STORE_BATCH_CHUNK 512 /* keys of a batch that share one round of RPCs and one deadline */
+/* Keys of a batch that share one round of RPCs and one deadline. */
+#define MC_STORE_BATCH_CHUNK 512
 
 struct mc_store_options {
-    const char *master;         /* "host:port"; default "127.0.0.1:50051" */
-    const char *metadata;       /* "P2PHANDSHAKE" (default) or "http://host:port/metadata" */
-    const char *local_hostname; /* "host" or "host:port"; NULL = chosen. It names this client's segment */
-    uint64_t segment_bytes;     /* memory lent to the cluster; 0 = none */
-    uint64_t local_buffer_bytes;/* accepted for upstream's callers; nothing is staged, so nothing is allocated */
-    const char *protocol;       /* "tcp" (default) or "rpc_only" */
-    const char *device;         /* NIC names, comma separated; "" = all */
-    const char *tenant;         /* default "default" */
-    uint32_t timeout_ms;        /* of one operation; default 30000 */
-    bool checksum;              /* attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
-                                 * (MOONCAKE_STORE_CHECKSUM): it costs about as much as the copy on one host */
-    struct mc_engine *engine;   /* use this engine (not owned) or NULL to make one */
-    bool disable_shm;           /* measure or force TCP */
-    bool disable_local_copy;    /* MC_STORE_MEMCPY=0 */
+    const char *master;   /* "host:port"; default "127.0.0.1:50051" */
+    const char *metadata; /* "P2PHANDSHAKE" (default) or "http://host:port/metadata" */
+    const char
+        *local_hostname; /* "host" or "host:port"; NULL = chosen. It names this client's segment */
+    uint64_t segment_bytes;      /* memory lent to the cluster; 0 = none */
+    uint64_t local_buffer_bytes; /* accepted for upstream's callers; nothing is staged, so nothing
+                                    is allocated */
+    const char *protocol;        /* "tcp" (default) or "rpc_only" */
+    const char *device;          /* NIC names, comma separated; "" = all */
+    const char *tenant;          /* default "default" */
+    uint32_t timeout_ms;         /* of one operation; default 30000 */
+    bool checksum; /* attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
+                    * (MOONCAKE_STORE_CHECKSUM): it costs about as much as the copy on one host */
+    struct mc_engine *engine; /* use this engine (not owned) or NULL to make one */
+    bool disable_shm;         /* measure or force TCP */
+    bool disable_local_copy;  /* MC_STORE_MEMCPY=0 */
 };
 void mc_store_options_init(struct mc_store_options *options); /* defaults, then the environment */
 
 /* Connects, checks that the master is ready, mounts the segment, starts the heartbeat. */
-MC_MUST_USE enum mc_status mc_store_open(const struct mc_store_options *options, struct mc_store **store);
+MC_MUST_USE enum mc_status mc_store_open(const struct mc_store_options *options,
+                                         struct mc_store **store);
 /* Unmounts and frees; objects whose only replica is here go. NULL is allowed. */
 void mc_store_close(struct mc_store *store);
 const char *mc_store_hostname(const struct mc_store *store); /* the segment's name */
@@ -67,14 +71,15 @@ struct mc_engine *mc_store_engine(struct mc_store *store);
 MC_MUST_USE enum mc_status mc_store_health(struct mc_store *store);
 
 struct mc_replicate_config { /* zero-initialised = one replica, anywhere, no pin */
-    uint64_t replica_num;               /* 0 = 1 */
-    bool with_soft_pin;                 /* evicted after the others, for soft_pin_ttl_ms (0 = the master's default) */
+    uint64_t replica_num;    /* 0 = 1 */
+    bool with_soft_pin; /* evicted after the others, for soft_pin_ttl_ms (0 = the master's default)
+                         */
     uint64_t soft_pin_ttl_ms;
-    bool with_hard_pin;                 /* never evicted */
+    bool with_hard_pin; /* never evicted */
     const char *const *preferred_segments;
     size_t preferred_segment_count;
     bool prefer_same_node;
-    const char *const *group_ids;       /* one a key, or NULL */
+    const char *const *group_ids; /* one a key, or NULL */
     size_t group_id_count;
 };
 
@@ -83,60 +88,72 @@ struct mc_slice { /* one piece of a value in memory */
     size_t length;
 };
 
-/* ---- single objects -------------------------------------------------------------------------------------- */
+/* ---- single objects ---- */
 
-/* An existing key is success and leaves the object as it is (content-addressed use; as upstream). */
-MC_MUST_USE enum mc_status mc_store_put(struct mc_store *s, const char *key, const void *value, size_t length,
-                                        const struct mc_replicate_config *config);
-MC_MUST_USE enum mc_status mc_store_upsert(struct mc_store *s, const char *key, const void *value, size_t length,
-                                           const struct mc_replicate_config *config);
+/* An existing key is success and leaves the object as it is (content-addressed use;
+ * as upstream). */
+MC_MUST_USE enum mc_status mc_store_put(struct mc_store *s, const char *key, const void *value,
+                                        size_t length, const struct mc_replicate_config *config);
+MC_MUST_USE enum mc_status mc_store_upsert(struct mc_store *s, const char *key, const void *value,
+                                           size_t length, const struct mc_replicate_config *config);
 /* MC_BUFFER_OVERFLOW when the object is larger than capacity (*length then says how large). */
-MC_MUST_USE enum mc_status mc_store_get(struct mc_store *s, const char *key, void *buffer, size_t capacity, size_t *length);
+MC_MUST_USE enum mc_status mc_store_get(struct mc_store *s, const char *key, void *buffer,
+                                        size_t capacity, size_t *length);
 MC_MUST_USE enum mc_status mc_store_size(struct mc_store *s, const char *key, uint64_t *length);
 MC_MUST_USE enum mc_status mc_store_exist(struct mc_store *s, const char *key, bool *exists);
 MC_MUST_USE enum mc_status mc_store_remove(struct mc_store *s, const char *key, bool force);
-MC_MUST_USE enum mc_status mc_store_remove_regex(struct mc_store *s, const char *pattern, bool force, uint64_t *removed);
+MC_MUST_USE enum mc_status mc_store_remove_regex(struct mc_store *s, const char *pattern,
+                                                 bool force, uint64_t *removed);
 MC_MUST_USE enum mc_status mc_store_remove_all(struct mc_store *s, bool force, uint64_t *removed);
 
-/* ---- batches: results[i] is key i's own status; the return value is MC_OK when the call was made at all ---- */
+/* ---- batches ---- */
+
+/* results[i], or items[i].status, is key i's own status; the return value is MC_OK when the call
+ * was made at all. */
 
 struct mc_store_item {
     const char *key;
     const struct mc_slice *slices; /* put: the value's pieces; get: where the bytes go, in order */
     size_t slice_count;
-    size_t length;                 /* get: set to the object's size */
-    enum mc_status status;         /* set for every item */
+    size_t length;         /* get: set to the object's size */
+    enum mc_status status; /* set for every item */
 };
-MC_MUST_USE enum mc_status mc_store_put_batch(struct mc_store *s, struct mc_store_item *items, size_t count,
+MC_MUST_USE enum mc_status mc_store_put_batch(struct mc_store *s, struct mc_store_item *items,
+                                              size_t count,
                                               const struct mc_replicate_config *config);
-MC_MUST_USE enum mc_status mc_store_upsert_batch(struct mc_store *s, struct mc_store_item *items, size_t count,
+MC_MUST_USE enum mc_status mc_store_upsert_batch(struct mc_store *s, struct mc_store_item *items,
+                                                 size_t count,
                                                  const struct mc_replicate_config *config);
-MC_MUST_USE enum mc_status mc_store_get_batch(struct mc_store *s, struct mc_store_item *items, size_t count);
-MC_MUST_USE enum mc_status mc_store_exist_batch(struct mc_store *s, const char *const *keys, size_t count, bool *exists,
+MC_MUST_USE enum mc_status mc_store_get_batch(struct mc_store *s, struct mc_store_item *items,
+                                              size_t count);
+MC_MUST_USE enum mc_status mc_store_exist_batch(struct mc_store *s, const char *const *keys,
+                                                size_t count, bool *exists,
                                                 enum mc_status *results);
-MC_MUST_USE enum mc_status mc_store_remove_batch(struct mc_store *s, const char *const *keys, size_t count, bool force,
-                                                 enum mc_status *results);
+MC_MUST_USE enum mc_status mc_store_remove_batch(struct mc_store *s, const char *const *keys,
+                                                 size_t count, bool force, enum mc_status *results);
 
-/* ---- zero copy ------------------------------------------------------------------------------------------- */
+/* ---- zero copy ---- */
 
-/* A read-only view of an object that lives on this host, without a copy. The view holds the object's lease (renewed until
- * released); when the lease is lost mc_store_view_valid() says so, and bytes read since the last valid answer must be
- * thrown away. MC_REPLICA_NOT_IN_LOCAL_MEMORY when no replica can be mapped. */
+/* A read-only view of an object that lives on this host, without a copy. The view holds the
+ * object's lease (renewed until released); when the lease is lost mc_store_view_valid() says so,
+ * and bytes read since the last valid answer must be thrown away. MC_REPLICA_NOT_IN_LOCAL_MEMORY
+ * when no replica can be mapped. */
 struct mc_store_view {
     const void *data;
     size_t length;
     void *internal;
 };
-MC_MUST_USE enum mc_status mc_store_view(struct mc_store *s, const char *key, struct mc_store_view *view);
+MC_MUST_USE enum mc_status mc_store_view(struct mc_store *s, const char *key,
+                                         struct mc_store_view *view);
 bool mc_store_view_valid(const struct mc_store_view *view);
 void mc_store_view_release(struct mc_store *s, struct mc_store_view *view);
 
-/* Names memory that values are read from and into often: faster for hardware transports. Others move any memory
- * without staging. MC_INVALID_PARAMS: overlaps a registered buffer, or is none. */
+/* Names memory that values are read from and into often: faster for hardware transports. Others
+ * move any memory without staging. MC_INVALID_PARAMS: overlaps a registered buffer, or is none. */
 MC_MUST_USE enum mc_status mc_store_register_buffer(struct mc_store *s, void *addr, size_t length);
 MC_MUST_USE enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *addr);
 
-/* ---- looking inside -------------------------------------------------------------------------------------- */
+/* ---- looking inside ---- */
 
 struct mc_replica_info {
     uint64_t id;
@@ -147,8 +164,9 @@ struct mc_replica_info {
     char endpoint[280];
 };
 /* Takes a lease like a get. Writes at most `capacity`; *count is how many there are. */
-MC_MUST_USE enum mc_status mc_store_replicas(struct mc_store *s, const char *key, struct mc_replica_info *replicas,
-                                             size_t capacity, size_t *count);
+MC_MUST_USE enum mc_status mc_store_replicas(struct mc_store *s, const char *key,
+                                             struct mc_replica_info *replicas, size_t capacity,
+                                             size_t *count);
 /* Counters of the client as Prometheus text, malloc'ed. */
 char *mc_store_metrics(struct mc_store *s);
 

@@ -1,9 +1,10 @@
 /*
- * Memory, strings, arena, clock, random numbers: the small things that every room uses. See base/base.h.
+ * Memory, strings, arena, clock, random numbers: the small things that every room uses. See
+ * base/base.h.
  *
- * Running out of memory ends the process with a message: an engine that cannot allocate a few bytes cannot keep its
- * promises either, and checking each small allocation hides the checks that matter. Large amounts (segments, message
- * bodies) are bounded by limits before they come here.
+ * Running out of memory ends the process with a message: an engine that cannot allocate a few bytes
+ * cannot keep its promises either, and checking each small allocation hides the checks that matter.
+ * Large amounts (segments, message bodies) are bounded by limits before they come here.
  */
 #include "base/base.h"
 #include "base/export.h"
@@ -15,9 +16,7 @@
 #include <time.h>
 #include <xxhash.h>
 
-/* ---- status ---------------------------------------------------------------------------------------------- */
-
-
+/* ---- status ---- */
 
 MC_PUBLIC const char *mc_status_name(int status) {
     switch (status) {
@@ -73,7 +72,7 @@ _Noreturn void mc_assert_failed(const char *expression, const char *file, int li
     abort();
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static void *must(void *ptr, size_t size) {
     if (ptr == NULL && size != 0) {
@@ -83,11 +82,19 @@ static void *must(void *ptr, size_t size) {
     return ptr;
 }
 
-void *mc_alloc(size_t size) { return must(malloc(size), size); }
-void *mc_zalloc(size_t size) { return must(calloc(1, size), size); }
-void *mc_realloc(void *ptr, size_t size) { return must(realloc(ptr, size), size); }
+void *mc_alloc(size_t size) {
+    return must(malloc(size), size);
+}
+void *mc_zalloc(size_t size) {
+    return must(calloc(1, size), size);
+}
+void *mc_realloc(void *ptr, size_t size) {
+    return must(realloc(ptr, size), size);
+}
 
-char *mc_strdup(const char *text) { return mc_str_dup(mc_str_from(text)); }
+char *mc_strdup(const char *text) {
+    return mc_str_dup(mc_str_from(text));
+}
 
 char *mc_str_dup(struct mc_str s) {
     char *copy = mc_alloc(s.len + 1);
@@ -98,7 +105,7 @@ char *mc_str_dup(struct mc_str s) {
     return copy;
 }
 
-/* ---- the string builder ---------------------------------------------------------------------------------- */
+/* ---- the string builder ---- */
 
 void mc_buf_reserve(struct mc_buf *buf, size_t extra) {
     size_t need = buf->len + extra;
@@ -146,14 +153,16 @@ const char *mc_buf_cstr(struct mc_buf *buf) {
     return buf->data;
 }
 
-void mc_buf_clear(struct mc_buf *buf) { buf->len = 0; }
+void mc_buf_clear(struct mc_buf *buf) {
+    buf->len = 0;
+}
 
 void mc_buf_free(struct mc_buf *buf) {
     free(buf->data);
     *buf = (struct mc_buf){0};
 }
 
-/* ---- arena ----------------------------------------------------------------------------------------------- */
+/* ---- arena ---- */
 
 struct mc_arena_block {
     struct mc_arena_block *older;
@@ -161,7 +170,7 @@ struct mc_arena_block {
     _Alignas(16) char bytes[];
 };
 
-#define ARENA_FIRST_BLOCK (16u << 10)
+#define ARENA_FIRST_BLOCK  (16u << 10)
 #define ARENA_LARGEST_STEP (4u << 20)
 
 static void *arena_grow(struct mc_arena *arena, size_t size) {
@@ -226,7 +235,8 @@ void mc_arena_reset(struct mc_arena *arena) {
     if (block == NULL) {
         return;
     }
-    while (block->older != NULL) { /* the oldest block is the smallest: a burst does not stay in memory */
+    while (block->older !=
+           NULL) { /* the oldest block is the smallest: a burst does not stay in memory */
         struct mc_arena_block *older = block->older;
         free(block);
         block = older;
@@ -242,14 +252,16 @@ void mc_arena_free(struct mc_arena *arena) {
     *arena = (struct mc_arena){0};
 }
 
-/* ---- time ------------------------------------------------------------------------------------------------ */
+/* ---- time ---- */
 
 static uint64_t clock_read_ns(clockid_t id) {
     struct timespec ts;
     clock_gettime(id, &ts);
     return (uint64_t)ts.tv_sec * MC_SEC + (uint64_t)ts.tv_nsec;
 }
-static uint64_t system_now_ns(const struct mc_clock *clock) { return clock_read_ns(CLOCK_MONOTONIC); }
+static uint64_t system_now_ns(const struct mc_clock *clock) {
+    return clock_read_ns(CLOCK_MONOTONIC);
+}
 static uint64_t system_wall_ms(const struct mc_clock *clock) {
     return clock_read_ns(CLOCK_REALTIME) / MC_MS;
 }
@@ -259,7 +271,7 @@ const struct mc_clock *mc_clock_system(void) {
     return &clock;
 }
 
-/* ---- randomness ------------------------------------------------------------------------------------------ */
+/* ---- randomness ---- */
 
 void mc_rng_seed(struct mc_rng *rng, uint64_t seed) {
     for (int i = 0; i < 4; i++) { /* splitmix64 */
@@ -278,7 +290,9 @@ void mc_rng_seed_system(struct mc_rng *rng) {
     mc_rng_seed(rng, seed);
 }
 
-static uint64_t rotl(uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
+static uint64_t rotl(uint64_t x, int k) {
+    return (x << k) | (x >> (64 - k));
+}
 
 uint64_t mc_rng_next(struct mc_rng *rng) { /* xoshiro256** */
     uint64_t *s = rng->s;
@@ -306,7 +320,7 @@ struct mc_uuid mc_uuid_make(struct mc_rng *rng) {
     return id;
 }
 
-/* ---- hashing --------------------------------------------------------------------------------------------- */
+/* ---- hashing ---- */
 
 uint64_t mc_hash64(const void *bytes, size_t len, uint64_t seed) {
     return XXH3_64bits_withSeed(bytes, len, seed);

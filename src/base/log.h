@@ -1,15 +1,23 @@
 /*
  * Logging: one line an event, "LEVEL time file:line message key=value ...", to standard error.
  *
- * The function that decides an error logs it, once; callers pass it on. MC_LOG_LEVEL (TRACE, DEBUG, INFO, WARNING,
- * ERROR, OFF; default INFO) is read at first use. Thread safe; one write(2) a line, so lines never mix.
+ * The function that decides an error logs it, once; callers pass it on. MC_LOG_LEVEL (TRACE, DEBUG,
+ * INFO, WARNING, ERROR, OFF; default INFO) is read at first use. Thread safe; one write(2) a line,
+ * so lines never mix.
  */
 #ifndef MC_BASE_LOG_H
 #define MC_BASE_LOG_H
 
 #include "base/base.h"
 
-enum mc_log_level { MC_LOG_TRACE, MC_LOG_DEBUG, MC_LOG_INFO, MC_LOG_WARN, MC_LOG_ERROR, MC_LOG_OFF };
+enum mc_log_level {
+    MC_LOG_TRACE,
+    MC_LOG_DEBUG,
+    MC_LOG_INFO,
+    MC_LOG_WARN,
+    MC_LOG_ERROR,
+    MC_LOG_OFF
+};
 
 extern enum mc_log_level mc_log_threshold; /* read it only through the macros */
 MC_MUST_USE enum mc_status mc_log_set_level(const char *name);
@@ -24,11 +32,12 @@ void mc_log_write(enum mc_log_level level, const char *file, int line, const cha
     } while (0)
 #define mc_trace(...) MC_LOG_AT(MC_LOG_TRACE, __VA_ARGS__)
 #define mc_debug(...) MC_LOG_AT(MC_LOG_DEBUG, __VA_ARGS__)
-#define mc_info(...) MC_LOG_AT(MC_LOG_INFO, __VA_ARGS__)
-#define mc_warn(...) MC_LOG_AT(MC_LOG_WARN, __VA_ARGS__)
+#define mc_info(...)  MC_LOG_AT(MC_LOG_INFO, __VA_ARGS__)
+#define mc_warn(...)  MC_LOG_AT(MC_LOG_WARN, __VA_ARGS__)
 #define mc_error(...) MC_LOG_AT(MC_LOG_ERROR, __VA_ARGS__)
 
-/* At most one line a second from this place; the next line that passes says how many were held back. */
+/* At most one line a second from this place; the next line that passes says how many were held
+ * back. */
 struct mc_log_limit {
     _Atomic uint64_t next_ns;
     _Atomic uint64_t held_back;

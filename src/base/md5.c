@@ -1,6 +1,7 @@
 /*
- * MD5 (RFC 1321). Not for security: upstream's wire format derives function ids and type hashes from it. Written here
- * because OpenSSL refuses MD5 in FIPS mode and costs a program that needs nothing else of it 3 MB at start.
+ * MD5 (RFC 1321). Not for security: upstream's wire format derives function ids and type hashes
+ * from it. Written here because OpenSSL refuses MD5 in FIPS mode and costs a program that needs
+ * nothing else of it 3 MB at start.
  */
 #include "base/base.h"
 
@@ -13,7 +14,8 @@ static const uint32_t K[64] = {
     0x289b7ec6, 0xeaa127fa, 0xd4ef3085, 0x04881d05, 0xd9d4d039, 0xe6db99e5, 0x1fa27cf8, 0xc4ac5665,
     0xf4292244, 0x432aff97, 0xab9423a7, 0xfc93a039, 0x655b59c3, 0x8f0ccc92, 0xffeff47d, 0x85845dd1,
     0x6fa87e4f, 0xfe2ce6e0, 0xa3014314, 0x4e0811a1, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb, 0xeb86d391};
-static const uint8_t SHIFT[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
+static const uint8_t SHIFT[4][4] = {
+    {7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
 
 static void md5_block(uint32_t state[4], const uint8_t block[64]) {
     uint32_t m[16];

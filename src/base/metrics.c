@@ -33,8 +33,7 @@ struct mc_metrics {
     struct mc_list families;
 };
 
-/* ---- histogram
- * ------------------------------------------------------------------------------------------- */
+/* ---- histogram ---- */
 
 /* Buckets are half open downward, (lower, upper], because Prometheus' `le` is inclusive: a value v
  * lands where v - 1 would in [lower, upper). Below 4 a bucket holds one number; above, four buckets
@@ -92,8 +91,7 @@ uint64_t mc_histogram_quantile(const struct mc_histogram *h, double q) {
     return bucket_upper(last); /* q > 1, or rounding */
 }
 
-/* ---- registry
- * -------------------------------------------------------------------------------------------- */
+/* ---- registry ---- */
 
 struct mc_metrics *mc_metrics_create(void) {
     struct mc_metrics *registry = mc_alloc(sizeof(*registry));
@@ -208,9 +206,7 @@ void mc_metrics_unregister_range(struct mc_metrics *registry, const void *begin,
     pthread_mutex_unlock(&registry->lock);
 }
 
-/* ---- text
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- text ---- */
 
 static void print_escaped_help(struct mc_buf *out, const char *help) {
     for (; *help != '\0'; help++) {

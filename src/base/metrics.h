@@ -1,9 +1,9 @@
 /*
  * Metrics: counters, gauges and histograms, printed as Prometheus text.
  *
- * A metric is a plain struct in its owner, so updating it is one relaxed atomic add and needs no look-up; registering
- * only gives it a name. Counters never go down. A registry is not global: the program makes one and passes it on, so
- * that two engines in one process do not mix their numbers.
+ * A metric is a plain struct in its owner, so updating it is one relaxed atomic add and needs no
+ * look-up; registering only gives it a name. Counters never go down. A registry is not global: the
+ * program makes one and passes it on, so that two engines in one process do not mix their numbers.
  */
 #ifndef MC_BASE_METRICS_H
 #define MC_BASE_METRICS_H
@@ -16,7 +16,8 @@ struct mc_metric {
     _Atomic int64_t value;
 };
 
-/* Log-linear (4 steps a power of two) buckets over [0, 2^40); relative error at most 25 %, no allocation. */
+/* Log-linear (4 steps a power of two) buckets over [0, 2^40); relative error at most 25 %, no
+ * allocation. */
 #define MC_HISTOGRAM_BUCKETS 160
 struct mc_histogram {
     _Atomic uint64_t buckets[MC_HISTOGRAM_BUCKETS];
@@ -34,19 +35,24 @@ static inline int64_t mc_metric_get(const struct mc_metric *m) {
     return __atomic_load_n((const int64_t *)&m->value, __ATOMIC_RELAXED);
 }
 void mc_histogram_observe(struct mc_histogram *h, uint64_t value);
-uint64_t mc_histogram_quantile(const struct mc_histogram *h, double q); /* upper bound of the bucket; 0 when empty */
+/* Upper bound of the bucket; 0 when empty. */
+uint64_t mc_histogram_quantile(const struct mc_histogram *h, double q);
 
 struct mc_metrics; /* the registry; thread safe */
 struct mc_metrics *mc_metrics_create(void);
 void mc_metrics_destroy(struct mc_metrics *registry);
-/* `labels` is "" or `key="value",...`. The metric must outlive its registration. Same name may repeat with other
- * labels. */
-void mc_metrics_register(struct mc_metrics *registry, enum mc_metric_type type, const char *name, const char *labels,
-                         const char *help, void *metric /* struct mc_metric or struct mc_histogram */);
+/* `labels` is "" or `key="value",...`. The metric must outlive its registration. Same name may
+ * repeat with other labels. */
+void mc_metrics_register(struct mc_metrics *registry, enum mc_metric_type type, const char *name,
+                         const char *labels, const char *help,
+                         void *metric /* struct mc_metric or struct mc_histogram */);
 /* A value computed when asked. */
 void mc_metrics_register_fn(struct mc_metrics *registry, enum mc_metric_type type, const char *name,
-                            const char *labels, const char *help, int64_t (*read)(void *arg), void *arg);
-void mc_metrics_unregister_range(struct mc_metrics *registry, const void *begin, size_t size); /* metrics in memory range */
-void mc_metrics_print(struct mc_metrics *registry, struct mc_buf *out); /* Prometheus text format 0.0.4 */
+                            const char *labels, const char *help, int64_t (*read)(void *arg),
+                            void *arg);
+/* Metrics in memory range. */
+void mc_metrics_unregister_range(struct mc_metrics *registry, const void *begin, size_t size);
+/* Prometheus text format 0.0.4. */
+void mc_metrics_print(struct mc_metrics *registry, struct mc_buf *out);
 
 #endif

@@ -20,8 +20,7 @@ struct owned_string {
     char text[];
 };
 
-/* ---- errors and suggestions
- * ------------------------------------------------------------------------------ */
+/* ---- errors and suggestions ---- */
 
 enum mc_status mc_option_error(struct options_run *run, const char *format, ...) {
     char text[1024];
@@ -103,8 +102,7 @@ void mc_option_suggest(const struct mc_option_set *set, struct mc_str name, cons
     mc_buf_cstr(out);
 }
 
-/* ---- values
- * ---------------------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static bool is_bounded(const struct mc_option *o) {
     return o->min != 0 || o->max != 0;
@@ -260,8 +258,7 @@ static void assign_defaults(struct options_run *run) {
     }
 }
 
-/* ---- the command line
- * ------------------------------------------------------------------------------------ */
+/* ---- the command line ---- */
 
 /* What the command line asked, in order; assigned after the weaker sources. */
 struct given {
@@ -368,8 +365,7 @@ static enum mc_status read_command_line(struct options_run *run, int argc, char 
     return MC_OK;
 }
 
-/* ---- all together
- * ---------------------------------------------------------------------------------------- */
+/* ---- all together ---- */
 
 static const char *environment_of(const struct mc_option *o) {
     const char *value = o->env != NULL ? getenv(o->env) : NULL;

@@ -1,11 +1,12 @@
 /*
  * Options: declared once, read from many places.
  *
- * A program declares a table of struct mc_option; the table gives flags (`--a=b`, `-a=b`, `--a b`, `--flag` and
- * `--noflag` for booleans; '-' and '_' are the same in names), environment variables, a YAML or JSON file, `--help`
- * and docs/options.md. Order of strength: command line, then environment, then file, then default. An unknown option,
- * a value that does not parse or is out of its range is an error that names the option, where it was given and
- * what would be accepted.
+ * A program declares a table of struct mc_option; the table gives flags (`--a=b`, `-a=b`, `--a b`,
+ * `--flag` and
+ * `--noflag` for booleans; '-' and '_' are the same in names), environment variables, a YAML or
+ * JSON file, `--help` and docs/options.md. Order of strength: command line, then environment, then
+ * file, then default. An unknown option, a value that does not parse or is out of its range is an
+ * error that names the option, where it was given and what would be accepted.
  */
 #ifndef MC_BASE_OPTIONS_H
 #define MC_BASE_OPTIONS_H
@@ -24,7 +25,7 @@ enum mc_option_type {
 };
 
 struct mc_option {
-    const char *name;          /* canonical, with '_' */
+    const char *name; /* canonical, with '_' */
     enum mc_option_type type;
     size_t offset;             /* of the field in the configuration struct */
     const char *default_value; /* as text; NULL = "" / 0 / false */
@@ -47,17 +48,19 @@ struct mc_option_set {
 struct mc_option_result {
     char **positional; /* arguments that are not options, and all behind "--" */
     size_t positional_count;
-    bool help_shown;    /* --help or --version was asked and printed: exit 0 */
+    bool help_shown;     /* --help or --version was asked and printed: exit 0 */
     struct mc_buf error; /* why the status is MC_ERR_USAGE, ready to print */
-    void *owned;        /* strings; freed by mc_options_free */
+    void *owned;         /* strings; freed by mc_options_free */
 };
 
-/* Fills `config` (a struct whose fields the table names). On MC_ERR_USAGE result->error says why. */
-MC_MUST_USE enum mc_status mc_options_parse(const struct mc_option_set *set, int argc, char **argv, void *config,
-                                            struct mc_option_result *result);
+/* Fills `config` (a struct whose fields the table names).
+ * On MC_ERR_USAGE result->error says why. */
+MC_MUST_USE enum mc_status mc_options_parse(const struct mc_option_set *set, int argc, char **argv,
+                                            void *config, struct mc_option_result *result);
 void mc_options_free(struct mc_option_result *result);
 
-void mc_options_help(const struct mc_option_set *set, struct mc_buf *out);     /* for a terminal */
-void mc_options_markdown(const struct mc_option_set *set, struct mc_buf *out); /* for docs/options.md */
+void mc_options_help(const struct mc_option_set *set, struct mc_buf *out); /* for a terminal */
+/* For docs/options.md. */
+void mc_options_markdown(const struct mc_option_set *set, struct mc_buf *out);
 
 #endif

@@ -56,9 +56,7 @@ static enum mc_status assign_key(struct file_run *file, const char *key, const c
     return mc_option_assign(file->run, index, value, where);
 }
 
-/* ---- JSON
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- JSON ---- */
 
 static bool json_as_text(const json_t *value, struct mc_buf *out) {
     mc_buf_clear(out);
@@ -111,9 +109,7 @@ static enum mc_status read_json(struct file_run *file, const struct mc_buf *cont
     return status;
 }
 
-/* ---- YAML
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- YAML ---- */
 
 /* Where in the flat document the reader is. */
 struct yaml_state {
@@ -194,8 +190,7 @@ static enum mc_status read_yaml(struct file_run *file, const struct mc_buf *cont
     return status;
 }
 
-/* ---- the file
- * -------------------------------------------------------------------------------------------- */
+/* ---- the file ---- */
 
 static enum mc_status load(struct file_run *file, struct mc_buf *content) {
     FILE *stream = fopen(file->path, "re");

@@ -14,8 +14,8 @@
 
 #define ROUND_BYTES  (64u << 20)
 #define RPC_ATTEMPTS 3
-#define RPC_BACKOFF_NS                                                                             \
-    (20 * MC_MS) /* doubled at each repetition; only after an answer that came early */
+/* Doubled at each repetition; only after an answer that came early. */
+#define RPC_BACKOFF_NS   (20 * MC_MS)
 #define REPLY_KEEP_BYTES (4u << 20) /* larger buffers are given back after the call */
 
 struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *config) {
@@ -57,7 +57,7 @@ struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops) {
     return &ops->counters;
 }
 
-/* ---- call contexts ------------------------------------------------------------------------- */
+/* ---- call contexts ---- */
 
 struct mc_ops_call *mc_ops_begin(struct mc_ops *ops) {
     pthread_mutex_lock(&ops->lock);
@@ -87,7 +87,7 @@ void mc_ops_end(struct mc_ops *ops, struct mc_ops_call *call) {
     pthread_mutex_unlock(&ops->lock);
 }
 
-/* ---- RPC ----------------------------------------------------------------------------------- */
+/* ---- RPC ---- */
 
 /* Two releases may take the same arguments and answer with different types: then the answer's hash
  * decides. */
@@ -181,7 +181,7 @@ enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_ops_call *call,
     return MC_OK;
 }
 
-/* ---- keys ---------------------------------------------------------------------------------- */
+/* ---- keys ---- */
 
 enum mc_status mc_ops_key(const char *key, struct mc_str *out) {
     if (key == NULL) {
@@ -208,7 +208,7 @@ size_t mc_ops_chunk_keys(const char *const *keys, size_t count) {
     return n;
 }
 
-/* ---- replicas ------------------------------------------------------------------------------ */
+/* ---- replicas ---- */
 
 uint64_t mc_ops_replica_size(const struct mw_replica *replica) {
     switch (replica->tag) {

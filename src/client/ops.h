@@ -53,7 +53,7 @@ struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *c
 void mc_ops_destroy(struct mc_ops *ops); /* no call is running; open views end */
 struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops);
 
-/* ---- objects ------------------------------------------------------------------------------- */
+/* ---- objects ---- */
 
 /* All of these set each item's status and return MC_OK, or return why the call as a whole is not
  * possible. */
@@ -73,7 +73,7 @@ MC_MUST_USE enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
                                            struct mc_replica_info *replicas, size_t capacity,
                                            size_t *count);
 
-/* ---- views --------------------------------------------------------------------------------- */
+/* ---- views ---- */
 
 struct mc_ops_view {
     const void *data;
@@ -90,7 +90,7 @@ void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record);
  * view). */
 uint64_t mc_ops_view_renew(struct mc_ops *ops);
 
-/* ---- being a node -------------------------------------------------------------------------- */
+/* ---- being a node ---- */
 
 /* The segment that this client lends to the cluster, and what became of it. Guarded by the caller:
  * one thread beats. */
@@ -118,8 +118,8 @@ struct mc_ops_node {
 MC_MUST_USE enum mc_status mc_ops_ready(struct mc_ops *ops); /* the master serves */
 MC_MUST_USE enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node);
 MC_MUST_USE enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_node *node);
-/* One ping, and what follows from its answer. MC_OK when the master answered and knows the segment.
- */
+/* One ping, and what follows from its answer. MC_OK when the master answered and knows
+ * the segment. */
 MC_MUST_USE enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node);
 
 #endif

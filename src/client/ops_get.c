@@ -60,7 +60,7 @@ static void start_over(struct get_key *key, enum mc_status why) {
     }
 }
 
-/* ---- asking the master --------------------------------------------------------------------- */
+/* ---- asking the master ---- */
 
 static uint64_t capacity_of(const struct mc_store_item *item) {
     uint64_t total = 0;
@@ -204,7 +204,7 @@ static void renew(struct get_chunk *chunk) {
     }
 }
 
-/* ---- one round ----------------------------------------------------------------------------- */
+/* ---- one round ---- */
 
 static void add_move(struct get_chunk *chunk, const struct mc_port_move *move, uint32_t owner) {
     if (chunk->move_count == chunk->move_capacity) {
@@ -260,8 +260,8 @@ static bool has_alternative(const struct get_key *key) {
     return false;
 }
 
-/* Fills the round; false when every key was done before. *alternative: some key could go elsewhere.
- */
+/* Fills the round; false when every key was done before.
+ * *alternative: some key could go elsewhere. */
 static bool gather(struct get_chunk *chunk, bool *alternative) {
     uint64_t budget = chunk->ops->round_bytes;
     bool pending = false;
@@ -371,7 +371,7 @@ static void read_chunk(struct get_chunk *chunk) {
     }
 }
 
-/* ---- the batch ----------------------------------------------------------------------------- */
+/* ---- the batch ---- */
 
 static size_t take_chunk(struct get_chunk *chunk, struct mc_store_item *items, size_t count) {
     size_t limit = count < MC_STORE_BATCH_CHUNK ? count : MC_STORE_BATCH_CHUNK;

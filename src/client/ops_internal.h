@@ -20,9 +20,9 @@ struct mc_ops_call {
 
 /* Bounds of one step of a batch. */
 #define OPS_CHUNK_KEY_BYTES (16u << 20) /* keys of one RPC */
-#define OPS_CHUNK_VALUE_BYTES                                                                      \
-    (256u << 20)            /* values of one put step: far less than a discard timeout's worth */
-#define OPS_CLEANUP_MS 1000 /* what a failed put may add to its time to revoke itself */
+/* Values of one put step: far less than a discard timeout's worth. */
+#define OPS_CHUNK_VALUE_BYTES (256u << 20)
+#define OPS_CLEANUP_MS        1000 /* what a failed put may add to its time to revoke itself */
 
 struct mc_ops {
     struct mc_port *port;
@@ -85,8 +85,8 @@ static inline bool mc_ops_replica_readable(const struct mw_replica *replica) {
     return replica->tag == MW_TAG_MEMORY && replica->status == MC_REPLICA_COMPLETE;
 }
 uint64_t mc_ops_replica_size(const struct mw_replica *replica);
-/* The nearest readable replica of `list` whose bit in `tried` is not set; NULL when none is left.
- */
+/* The nearest readable replica of `list` whose bit in `tried` is not set;
+ * NULL when none is left. */
 const struct mw_replica *mc_ops_choose(struct mc_ops *ops, const struct mw_replica_list *list,
                                        uint64_t tried, size_t *index);
 

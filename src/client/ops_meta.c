@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-/* ---- exist --------------------------------------------------------------------------------- */
+/* ---- exist ---- */
 
 static enum mc_status exist_one(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
                                 bool *exists) {
@@ -76,7 +76,7 @@ enum mc_status mc_ops_exist(struct mc_ops *ops, const char *const *keys, size_t 
     return MC_OK;
 }
 
-/* ---- remove -------------------------------------------------------------------------------- */
+/* ---- remove ---- */
 
 static enum mc_status remove_one(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
                                  bool force) {
@@ -156,7 +156,7 @@ enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *remov
     return MC_OK;
 }
 
-/* ---- looking inside ------------------------------------------------------------------------ */
+/* ---- looking inside ---- */
 
 static enum mc_status query(struct mc_ops *ops, struct mc_ops_call *call, const char *key,
                             struct mw_replica_list *list) {

@@ -65,7 +65,7 @@ enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_node *node) {
     return status;
 }
 
-/* ---- ghosts -------------------------------------------------------------------------------- */
+/* ---- ghosts ---- */
 
 static void remember_ghost(struct mc_ops *ops, struct mc_ops_node *node, struct mc_uuid id) {
     size_t oldest = 0;
@@ -87,7 +87,7 @@ static void unmount_ghosts(struct mc_ops *ops, struct mc_ops_node *node, struct 
     }
 }
 
-/* ---- mounting and heartbeat ---------------------------------------------------------------- */
+/* ---- mounting and heartbeat ---- */
 
 /* MC_OK: the master has the segment under this id. MC_SEGMENT_NOT_FOUND: it does not, or is about
  * to forget it. */

@@ -48,7 +48,7 @@ static void fail(struct put_key *key, enum put_state state, enum mc_status statu
     key->item->status = status;
 }
 
-/* ---- what the caller asked for ------------------------------------------------------------- */
+/* ---- what the caller asked for ---- */
 
 static struct mc_vec strings(struct mc_ops_call *call, const char *const *list, size_t count) {
     struct mc_str *out = mc_arena_alloc(&call->arena, count * sizeof(*out));
@@ -155,7 +155,7 @@ static size_t take_chunk(struct put_chunk *chunk, struct mc_store_item *items, s
     return i;
 }
 
-/* ---- start --------------------------------------------------------------------------------- */
+/* ---- start ---- */
 
 /* The answer must name memory for the whole value; files of a master with a root directory are left
  * out. */
@@ -233,7 +233,7 @@ static void start(struct put_chunk *chunk) {
     }
 }
 
-/* ---- move ---------------------------------------------------------------------------------- */
+/* ---- move ---- */
 
 static size_t count_moves(const struct put_chunk *chunk) {
     size_t moves = 0;
@@ -301,7 +301,7 @@ static void move(struct put_chunk *chunk) {
     }
 }
 
-/* ---- end and revoke ------------------------------------------------------------------------ */
+/* ---- end and revoke ---- */
 
 /* The keys in `state`; *n = how many. */
 static struct put_key **select_keys(struct put_chunk *chunk, enum put_state state, size_t *n) {

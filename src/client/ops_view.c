@@ -13,8 +13,8 @@
 #include "base/log.h"
 
 #define RENEW_TIMEOUT_NS (3 * MC_SEC) /* the pings that follow must not be late */
-#define RENEW_PAUSE_NS                                                                             \
-    (20 * MC_MS) /* at least, between two renewals: a tiny lease must not become a busy loop */
+/* At least, between two renewals: a tiny lease must not become a busy loop. */
+#define RENEW_PAUSE_NS (20 * MC_MS)
 
 struct mc_view_record {
     struct mc_list link;
@@ -148,7 +148,7 @@ void mc_ops_view_release_all(struct mc_ops *ops) {
     }
 }
 
-/* ---- renewal ------------------------------------------------------------------------------- */
+/* ---- renewal ---- */
 
 static bool still_there(const struct mc_view_record *record, const struct mw_e_list *answer) {
     if (answer->error != 0) {

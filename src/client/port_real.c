@@ -25,9 +25,8 @@
 #define SUSPECT_NS       (3 * MC_SEC)  /* how long a failed endpoint is the last choice */
 #define RETRY_NS         (500 * MC_MS) /* how long one that could not be opened is not tried */
 #define NOT_OPEN         (-1)
-#define NOT_OPEN_MAX                                                                               \
-    1024                   /* of those remembered; more are forgotten when they may be tried again \
-                            */
+/* Endpoints remembered as such; more are forgotten when they may be tried again. */
+#define NOT_OPEN_MAX    1024
 #define INLINE_REQUESTS 64 /* a move call of so many uses no heap */
 
 struct endpoint {
@@ -63,7 +62,7 @@ static struct mc_real_port *of(struct mc_port *port) {
     return mc_container_of(port, struct mc_real_port, port);
 }
 
-/* ---- endpoints ----------------------------------------------------------------------------- */
+/* ---- endpoints ---- */
 
 static size_t bucket_of(struct mc_str name) {
     return mc_hash64(name.ptr, name.len, 0) % ENDPOINT_BUCKETS;
@@ -247,7 +246,7 @@ static unsigned real_distance(struct mc_port *port, struct mc_str name) {
     return distance;
 }
 
-/* ---- time and RPC -------------------------------------------------------------------------- */
+/* ---- time and RPC ---- */
 
 static const struct mc_clock *real_clock(struct mc_port *port) {
     return mc_clock_system();
@@ -277,7 +276,7 @@ static enum mc_status real_call(struct mc_port *port, uint32_t function_id, stru
     }
 }
 
-/* ---- moving bytes -------------------------------------------------------------------------- */
+/* ---- moving bytes ---- */
 
 /* Whether a write that failed so can still deliver bytes: only when the peer, or the way to it,
  * said no. */
@@ -420,7 +419,7 @@ static void real_move(struct mc_port *port, struct mc_port_move *moves, size_t c
     }
 }
 
-/* ---- views --------------------------------------------------------------------------------- */
+/* ---- views ---- */
 
 static const void *map_own(struct mc_real_port *real, uint64_t addr, uint64_t length) {
     struct mc_memory *memory = mc_memory_acquire(real->engine, addr, length);
@@ -496,7 +495,7 @@ static void real_unmap(struct mc_port *port, struct mc_str name, const void *dat
     unpin(e);
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+/* ---- life ---- */
 
 static const struct mc_port_ops REAL_OPS = {
     .clock = real_clock,

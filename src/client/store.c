@@ -17,7 +17,7 @@ static enum mc_status check(const struct mc_store *s) {
     return s->engine != NULL ? MC_OK : MC_UNAVAILABLE_IN_CURRENT_MODE;
 }
 
-/* ---- the store itself ---------------------------------------------------------------------- */
+/* ---- the store itself ---- */
 
 MC_PUBLIC const char *mc_store_hostname(const struct mc_store *store) {
     return store->name;
@@ -43,7 +43,7 @@ MC_PUBLIC char *mc_store_metrics(struct mc_store *s) {
     return text.data;
 }
 
-/* ---- put ----------------------------------------------------------------------------------- */
+/* ---- put ---- */
 
 static enum mc_status put_one(struct mc_store *s, const char *key, const void *value, size_t length,
                               const struct mc_replicate_config *config, bool upsert) {
@@ -87,7 +87,7 @@ MC_PUBLIC enum mc_status mc_store_upsert_batch(struct mc_store *s, struct mc_sto
     return put_many(s, items, count, config, true);
 }
 
-/* ---- get ----------------------------------------------------------------------------------- */
+/* ---- get ---- */
 
 MC_PUBLIC enum mc_status mc_store_get(struct mc_store *s, const char *key, void *buffer,
                                       size_t capacity, size_t *length) {
@@ -112,7 +112,7 @@ MC_PUBLIC enum mc_status mc_store_get_batch(struct mc_store *s, struct mc_store_
     return MC_OK;
 }
 
-/* ---- questions and removals ---------------------------------------------------------------- */
+/* ---- questions and removals ---- */
 
 MC_PUBLIC enum mc_status mc_store_exist_batch(struct mc_store *s, const char *const *keys,
                                               size_t count, bool *exists, enum mc_status *results) {
@@ -158,7 +158,7 @@ MC_PUBLIC enum mc_status mc_store_replicas(struct mc_store *s, const char *key,
     return mc_ops_replicas(s->ops, key, replicas, capacity, count);
 }
 
-/* ---- views and buffers --------------------------------------------------------------------- */
+/* ---- views and buffers ---- */
 
 MC_PUBLIC enum mc_status mc_store_view(struct mc_store *s, const char *key,
                                        struct mc_store_view *view) {

@@ -50,7 +50,7 @@ static const struct mc_replicate_config *convert(const mooncake_replicate_config
     return to;
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+/* ---- life ---- */
 
 MC_PUBLIC mooncake_store_t mooncake_store_create(void) {
     return calloc(1, sizeof(struct wrapper));
@@ -108,7 +108,7 @@ MC_PUBLIC int mooncake_store_get_hostname(mooncake_store_t store, char *buf_out,
     return 0;
 }
 
-/* ---- put ----------------------------------------------------------------------------------- */
+/* ---- put ---- */
 
 MC_PUBLIC int mooncake_store_put(mooncake_store_t store, const char *key, const void *value,
                                  size_t size, const mooncake_replicate_config_t *config) {
@@ -159,7 +159,7 @@ MC_PUBLIC int mooncake_store_batch_put_from(mooncake_store_t store, const char *
     return code(status);
 }
 
-/* ---- get ----------------------------------------------------------------------------------- */
+/* ---- get ---- */
 
 MC_PUBLIC int64_t mooncake_store_get_into(mooncake_store_t store, const char *key, void *buffer,
                                           size_t size) {
@@ -189,7 +189,7 @@ MC_PUBLIC int mooncake_store_batch_get_into(mooncake_store_t store, const char *
     return code(status);
 }
 
-/* ---- questions and removals ---------------------------------------------------------------- */
+/* ---- questions and removals ---- */
 
 MC_PUBLIC int mooncake_store_is_exist(mooncake_store_t store, const char *key) {
     struct mc_store *s = open_store(store);
@@ -254,7 +254,7 @@ MC_PUBLIC int64_t mooncake_store_remove_all(mooncake_store_t store, int force) {
     return status == MC_OK ? (int64_t)removed : code(status);
 }
 
-/* ---- buffers ------------------------------------------------------------------------------- */
+/* ---- buffers ---- */
 
 MC_PUBLIC int mooncake_store_register_buffer(mooncake_store_t store, void *buffer, size_t size) {
     struct mc_store *s = open_store(store);

@@ -26,7 +26,7 @@
 #define NAME_PORT_MIN          12300
 #define NAME_PORT_MAX          14300
 
-/* ---- options ------------------------------------------------------------------------------- */
+/* ---- options ---- */
 
 static uint64_t env_u64(const char *name, uint64_t min, uint64_t max, uint64_t fallback) {
     const char *text = getenv(name);
@@ -91,7 +91,7 @@ static enum mc_status check_options(const struct mc_store_options *o) {
     return MC_OK;
 }
 
-/* ---- a name -------------------------------------------------------------------------------- */
+/* ---- a name ---- */
 
 static bool is_any_address(const char *host) {
     return host[0] == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0 ||
@@ -124,7 +124,7 @@ static enum mc_status choose_name(struct mc_store *store, const char *local_host
     return MC_OK;
 }
 
-/* ---- engine and memory --------------------------------------------------------------------- */
+/* ---- engine and memory ---- */
 
 static enum mc_status start_engine(struct mc_store *store, const struct mc_store_options *o,
                                    const struct mc_hostport *place) {
@@ -206,7 +206,7 @@ static enum mc_status mount(struct mc_store *store, uint64_t bytes) {
     return status;
 }
 
-/* ---- heartbeat ----------------------------------------------------------------------------- */
+/* ---- heartbeat ---- */
 
 static void beat(struct mc_store *store) {
     enum mc_status status = mc_ops_heartbeat(store->ops, &store->node);
@@ -286,7 +286,7 @@ static void stop_heartbeat(struct mc_store *store) {
     store->heartbeat_runs = false;
 }
 
-/* ---- metrics ------------------------------------------------------------------------------- */
+/* ---- metrics ---- */
 
 static void register_metrics(struct mc_store *store) {
     struct mc_ops_counters *c = mc_ops_counters(store->ops);
@@ -336,7 +336,7 @@ static void register_metrics(struct mc_store *store) {
     }
 }
 
-/* ---- open and close ------------------------------------------------------------------------ */
+/* ---- open and close ---- */
 
 static void create_ops(struct mc_store *store, const struct mc_store_options *o) {
     struct mc_ops_config config = {.client = mc_uuid_make(&store->rng),

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* ---- the command line ------------------------------------------------------------------------ */
+/* ---- the command line ---- */
 
 bool mc_cmd_parse(const struct mc_option_set *set, int argc, char **argv, void *config,
                   struct mc_option_result *result, int *exit_status) {
@@ -39,7 +39,7 @@ int mc_cmd_fail(const char *program, int exit_status, const char *format, ...) {
     return exit_status;
 }
 
-/* ---- signals --------------------------------------------------------------------------------- */
+/* ---- signals ---- */
 
 /* Handlers can only reach what is global. */
 static _Atomic bool signal_seen;

@@ -50,7 +50,7 @@ bool mc_cmd_parse(const struct mc_option_set *set, int argc, char **argv, void *
 /* Prints "program: text" to standard error and returns `exit_status`. */
 int mc_cmd_fail(const char *program, int exit_status, const char *format, ...) MC_PRINTF(3, 4);
 
-/* ---- the programs with upstream's names ------------------------------------------------------ */
+/* ---- the programs with upstream's names ---- */
 
 int mc_cmd_client(int argc, char **argv); /* mooncake_client */
 extern const struct mc_option_set mc_client_options;
@@ -74,14 +74,14 @@ struct mc_glog_options {
  * after saying why not. */
 bool mc_glog_apply(const char *program, const struct mc_glog_options *options);
 
-/* ---- signals --------------------------------------------------------------------------------- */
+/* ---- signals ---- */
 
 /* SIGINT and SIGTERM set this flag instead of ending the process; a second one ends it. */
 const _Atomic bool *mc_cmd_catch_signals(void);
 /* Sleeps until the flag is set or `ms` passed; true when it is set. */
 bool mc_cmd_wait_for_signal(uint64_t ms);
 
-/* ---- reaching a cluster ---------------------------------------------------------------------- */
+/* ---- reaching a cluster ---- */
 
 /* The options that every subcommand which talks to a cluster has: a first member of its
  * configuration. */

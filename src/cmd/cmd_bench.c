@@ -180,7 +180,7 @@ static bool run_phase(struct bench *bench, struct worker *workers, enum phase ph
     return all;
 }
 
-/* ---- set-up ---------------------------------------------------------------------------------- */
+/* ---- set-up ---- */
 
 static void worker_init(struct worker *w, struct bench *bench, unsigned number) {
     const struct bench_options *o = bench->options;

@@ -81,7 +81,7 @@ static bool read_number(const char *path, long long *out) {
     return good;
 }
 
-/* ---- checks ---------------------------------------------------------------------------------- */
+/* ---- checks ---- */
 
 static void check_kernel(struct doctor *d) {
     struct utsname name;

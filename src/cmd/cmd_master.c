@@ -12,7 +12,7 @@
 
 #include <arpa/inet.h>
 
-/* ---- running --------------------------------------------------------------------------------- */
+/* ---- running ---- */
 
 static void say_what_runs(const struct mc_master_service *service,
                           const struct mc_master_service_config *config) {

@@ -89,7 +89,7 @@ const struct mc_option_set mc_replay_options = {
     .count = MC_ARRAY_LEN(table),
 };
 
-/* ---- sizes ----------------------------------------------------------------------------------- */
+/* ---- sizes ---- */
 
 static const char program[] = "mooncake replay";
 
@@ -154,7 +154,7 @@ static bool choose_node_bytes(const struct replay_options *o, const struct mc_tr
     return false;
 }
 
-/* ---- the cluster ----------------------------------------------------------------------------- */
+/* ---- the cluster ---- */
 
 struct target {
     struct mc_local_cluster *local; /* or NULL: a cluster that was there */
@@ -204,7 +204,7 @@ static void leave_target(struct target *t) {
     mc_buf_free(&t->title);
 }
 
-/* ---- the report ------------------------------------------------------------------------------ */
+/* ---- the report ---- */
 
 static bool write_file(const char *path, const struct mc_buf *content) {
     bool to_stdout = strcmp(path, "-") == 0;
@@ -242,7 +242,7 @@ static bool write_reports(const struct replay_options *o, const struct mc_replay
     return good;
 }
 
-/* ---- the run --------------------------------------------------------------------------------- */
+/* ---- the run ---- */
 
 static void random_prefix(char *out, size_t size) {
     struct mc_rng rng;

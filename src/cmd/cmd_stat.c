@@ -59,7 +59,7 @@ static json_t *ask(const char *admin, const char *path) {
     return answer;
 }
 
-/* ---- one object ------------------------------------------------------------------------------ */
+/* ---- one object ---- */
 
 static int stat_key(const char *admin, const char *key) {
     struct mc_buf path = {0};
@@ -96,7 +96,7 @@ static int stat_key(const char *admin, const char *key) {
     return 0;
 }
 
-/* ---- the cluster ----------------------------------------------------------------------------- */
+/* ---- the cluster ---- */
 
 static void print_segment(const json_t *segment) {
     struct mc_buf used = {0}, capacity = {0};

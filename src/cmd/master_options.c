@@ -230,7 +230,7 @@ const struct mc_option_set mc_master_option_set = {
     .config_option = "config_path",
 };
 
-/* ---- what is not there ----------------------------------------------------------------------- */
+/* ---- what is not there ---- */
 
 const char *mc_master_options_unsupported(const struct mc_master_options *o) {
     const struct {
@@ -264,7 +264,7 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
     return NULL;
 }
 
-/* ---- the service configuration --------------------------------------------------------------- */
+/* ---- the service configuration ---- */
 
 static enum mc_status wrong(struct mc_buf *error, const char *option, const char *text) {
     mc_buf_printf(error, "%s: %s", option, text);

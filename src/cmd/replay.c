@@ -70,7 +70,7 @@ static bool must_stop(const struct replay *r) {
     return r->config->stop != NULL && atomic_load_explicit(r->config->stop, memory_order_relaxed);
 }
 
-/* ---- order ----------------------------------------------------------------------------------- */
+/* ---- order ---- */
 
 static const uint32_t *blocks_of(const struct replay *r, size_t request) {
     const struct mc_trace *trace = r->config->trace;
@@ -136,7 +136,7 @@ static void wait_until_due(struct replay *r, uint64_t timestamp_ms) {
     }
 }
 
-/* ---- reading and writing --------------------------------------------------------------------- */
+/* ---- reading and writing ---- */
 
 static void count_error(struct mc_replay_result *result, enum mc_status status) {
     if (result->errors++ == 0) {
@@ -313,7 +313,7 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* ---- watching -------------------------------------------------------------------------------- */
+/* ---- watching ---- */
 
 static void take_sample(struct replay *r, struct mc_replay_result *result) {
     struct mc_replay_sample sample = {
@@ -389,7 +389,7 @@ static void watch(struct replay *r, struct mc_replay_result *result) {
     }
 }
 
-/* ---- set-up and sums ------------------------------------------------------------------------- */
+/* ---- set-up and sums ---- */
 
 static enum mc_status worker_init(struct worker *w, struct replay *r, uint32_t longest_request) {
     const struct mc_replay_config *config = r->config;

@@ -20,8 +20,8 @@
 
 #define MC_REPLAY_BINS        60 /* of trace time, for the plot of hit rate over time */
 #define MC_REPLAY_MAX_THREADS 256
-#define MC_REPLAY_MAX_SAMPLES                                                                      \
-    4096 /* when full, every second one is dropped and the interval doubles */
+/* When full, every second one is dropped and the interval doubles. */
+#define MC_REPLAY_MAX_SAMPLES 4096
 
 /* What the master says about the cluster, at one moment. */
 struct mc_cluster_state {

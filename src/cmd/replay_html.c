@@ -71,7 +71,7 @@ static const char page_script[] =
     ".join(', ');o.style.visibility='visible'});"
     "s.addEventListener('pointerleave',()=>{l.style.visibility=o.style.visibility='hidden'})})";
 
-/* ---- tiles ----------------------------------------------------------------------------------- */
+/* ---- tiles ---- */
 
 static void tile(struct mc_buf *out, const char *name, const char *tone, const char *value,
                  const char *more) {
@@ -120,7 +120,7 @@ static void draw_tiles(const struct mc_replay_report *report, struct mc_buf *out
     mc_buf_free(&text);
 }
 
-/* ---- charts ---------------------------------------------------------------------------------- */
+/* ---- charts ---- */
 
 #define MAX_POINTS 240 /* samples drawn; more would be finer than the screen */
 
@@ -283,7 +283,7 @@ static void draw_progress_chart(const struct mc_replay_result *r, struct mc_buf 
     mc_chart_draw(&chart, out);
 }
 
-/* ---- the page -------------------------------------------------------------------------------- */
+/* ---- the page ---- */
 
 static void row(struct mc_buf *out, const char *name, const char *value) {
     mc_buf_printf(out, "<tr><th>%s</th><td>", name);

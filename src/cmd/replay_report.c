@@ -10,7 +10,7 @@ static const struct mc_replay_sample *last_sample(const struct mc_replay_result 
     return result->sample_count ? &result->samples[result->sample_count - 1] : NULL;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- JSON ---- */
 
 static void set_u64(json_t *object, const char *name, uint64_t value) {
     json_object_set_new(object, name, json_integer((json_int_t)mc_min_u64(value, INT64_MAX)));
@@ -89,7 +89,7 @@ void mc_replay_report_json(const struct mc_replay_report *report, struct mc_buf 
     json_decref(object);
 }
 
-/* ---- terminal -------------------------------------------------------------------------------- */
+/* ---- terminal ---- */
 
 static void latency_line(struct mc_buf *out, const char *name,
                          const struct mc_latencies *latencies) {

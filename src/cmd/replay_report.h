@@ -15,8 +15,7 @@ struct mc_replay_report {
     uint64_t block_bytes;
     unsigned concurrency;
     double speed;
-    const char
-        *cluster; /* "embedded master, 3 node processes of 2.0 GiB" or "master at host:port" */
+    const char *cluster; /* "embedded master, 3 node processes of 2.0 GiB", "master at host:port" */
 };
 
 /* The numbers that a program reads. docs/replay.md says what each means. */

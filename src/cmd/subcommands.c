@@ -1,5 +1,5 @@
-/* The subcommands of `mooncake`, in the order of its help. Adding one = one file and one line here.
- */
+/* The subcommands of `mooncake`, in the order of its help.
+ * Adding one = one file and one line here. */
 #include "cmd/cmd.h"
 
 const struct mc_subcommand mc_subcommands[] = {

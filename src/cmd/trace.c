@@ -47,7 +47,7 @@ static enum mc_status broken(struct loader *l, const char *format, ...) {
     return MC_ERR_USAGE;
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- blocks ---- */
 
 static void grow_slots(struct loader *l) {
     size_t count = l->slot_count ? l->slot_count * 2 : 1024;
@@ -86,7 +86,7 @@ static uint32_t intern_block(struct loader *l, uint64_t name) {
     return (uint32_t)trace->distinct_count - 1;
 }
 
-/* ---- one request ----------------------------------------------------------------------------- */
+/* ---- one request ---- */
 
 static enum mc_status get_u32(struct loader *l, const json_t *object, const char *name,
                               uint32_t *out) {
@@ -167,7 +167,7 @@ static enum mc_status add_request(struct loader *l, const json_t *object,
     return MC_OK;
 }
 
-/* ---- the two formats ------------------------------------------------------------------------- */
+/* ---- the two formats ---- */
 
 static enum mc_status parse_line(struct loader *l, struct mc_str line) {
     json_error_t why;
@@ -273,7 +273,7 @@ static enum mc_status parse_session(struct loader *l, struct mc_str text) {
     return status;
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- files ---- */
 
 static enum mc_status read_unpacked(struct loader *l, struct mc_buf *text) {
     gzFile file = gzopen(l->path, "rb"); /* reads plain files as they are */

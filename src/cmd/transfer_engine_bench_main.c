@@ -40,7 +40,7 @@ struct worker {
     enum mc_status status;
 };
 
-/* ---- one worker ------------------------------------------------------------------------------ */
+/* ---- one worker ---- */
 
 static uint64_t content_seed(const struct worker *w, uint64_t block) {
     return (uint64_t)w->number << 32 | (block + 1);
@@ -106,7 +106,7 @@ static void lay_out_requests(struct worker *w) {
     }
 }
 
-/* ---- the initiator --------------------------------------------------------------------------- */
+/* ---- the initiator ---- */
 
 static double unit_bytes(const char *unit) {
     double scale = unit[0] == 'G' ? 1e9 : unit[0] == 'M' ? 1e6 : 1e3;
@@ -195,7 +195,7 @@ static int initiate(struct bench *bench, uint64_t needed) {
     return exit_status;
 }
 
-/* ---- both sides ------------------------------------------------------------------------------ */
+/* ---- both sides ---- */
 
 static int wait_as_target(const struct bench *bench) {
     if (strcmp(bench->options->metadata_server, "P2PHANDSHAKE") == 0) {

@@ -13,7 +13,7 @@
 #define FLAGFILE_MAX_BYTES (1u << 20)
 #define FLAGFILE_MAX_FLAGS 4096
 
-/* ---- --flagfile ------------------------------------------------------------------------------ */
+/* ---- --flagfile ---- */
 
 /* Appends the flags of a file, one a line; empty lines and lines that begin with # are comments. */
 static enum mc_status read_flagfile(const char *path, struct mc_arguments *args) {
@@ -81,7 +81,7 @@ enum mc_status mc_arguments_expand(int argc, char **argv, struct mc_arguments *a
     return MC_OK;
 }
 
-/* ---- logging --------------------------------------------------------------------------------- */
+/* ---- logging ---- */
 
 bool mc_glog_apply(const char *program, const struct mc_glog_options *o) {
     static const char *const levels[] = {"INFO", "WARNING", "ERROR", "OFF"};

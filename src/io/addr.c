@@ -18,8 +18,7 @@
 #include "base/log.h"
 #include "io/private.h"
 
-/* ---- host:port
- * ------------------------------------------------------------------------------------------- */
+/* ---- host:port ---- */
 
 static bool port_parse(struct mc_str text, uint16_t *out) {
     unsigned port = 0;
@@ -120,8 +119,7 @@ void mc_hostport_format(const char *host, uint16_t port, char *out, size_t size)
     snprintf(out, size, brackets ? "[%s]:%u" : "%s:%u", host, (unsigned)port);
 }
 
-/* ---- addresses
- * ------------------------------------------------------------------------------------------- */
+/* ---- addresses ---- */
 
 static void addr_from_ipv4(struct in_addr ip, in_port_t port_be, struct mc_addr *out) {
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = port_be, .sin_addr = ip};
@@ -230,8 +228,7 @@ uint16_t mc_addr_port(const struct mc_addr *addr) {
     return 0;
 }
 
-/* ---- this machine
- * ---------------------------------------------------------------------------------------- */
+/* ---- this machine ---- */
 
 static bool is_loopback(const struct mc_addr *addr) {
     if (addr->storage.ss_family == AF_INET) {

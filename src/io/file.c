@@ -27,8 +27,7 @@ enum mc_status mc_file_open(const char *path, int flags, bool want_direct, int *
         fd = open(path, flags | O_CLOEXEC, FILE_MODE);
     }
     if (fd < 0 && errno == ENOENT) {
-        return MC_FILE_NOT_FOUND; /* an answer, not a failure: callers ask whether a file is there
-                                   */
+        return MC_FILE_NOT_FOUND; /* an answer: callers ask whether a file is there */
     }
     if (fd < 0) {
         mc_error("cannot open a file: path=%s errno=%d reason=\"%s\"", path, errno,

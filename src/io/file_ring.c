@@ -20,8 +20,8 @@
 #include "base/log.h"
 
 #define DEPTH_MAX 4096
-#define STEP_MAX                                                                                   \
-    (1u << 30) /* a submission holds 32 bits of length; a multiple of every block size */
+/* A submission holds 32 bits of length; a multiple of every block size. */
+#define STEP_MAX (1u << 30)
 
 struct slot {
     struct mc_file_op *op;
@@ -38,8 +38,7 @@ struct mc_file_ring {
     struct slot *slots;
 };
 
-/* ---- one operation
- * --------------------------------------------------------------------------------------- */
+/* ---- one operation ---- */
 
 static enum mc_status op_failed(const struct mc_file_op *op, int error) {
     mc_warn_limited(
@@ -75,8 +74,7 @@ static void finish_in_place(struct mc_file_op *op, size_t done) {
     op->status = MC_OK;
 }
 
-/* ---- the ring
- * -------------------------------------------------------------------------------------------- */
+/* ---- the ring ---- */
 
 static void say_not_native(int error) {
     static atomic_flag said = ATOMIC_FLAG_INIT;

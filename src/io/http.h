@@ -1,7 +1,8 @@
 /*
- * HTTP: a server (libmicrohttpd, one thread) and a client (libcurl) for administration, metrics and metadata; nothing
- * here is on the data path. Handlers run on the server's one thread: a slow one delays the others. Calls may come from any
- * thread; libcurl is loaded at the first one (MC_NOT_SUPPORTED when the machine has none).
+ * HTTP: a server (libmicrohttpd, one thread) and a client (libcurl) for administration, metrics and
+ * metadata; nothing here is on the data path. Handlers run on the server's one thread: a slow one
+ * delays the others. Calls may come from any thread; libcurl is loaded at the first one
+ * (MC_NOT_SUPPORTED when the machine has none).
  */
 #ifndef MC_IO_HTTP_H
 #define MC_IO_HTTP_H
@@ -19,26 +20,31 @@ struct mc_http_response { /* the handler fills it; starts as 200, text/plain, em
     const char *content_type;
     struct mc_buf body;
 };
-/* The decoded value of a query argument, or NULL when it is absent or has no '='; valid during the request. */
+/* The decoded value of a query argument, or NULL when it is absent or has no '='; valid during the
+ * request. */
 const char *mc_http_query(const struct mc_http_request *request, const char *name);
 
 struct mc_http_route {
     const char *method; /* NULL = any; "GET" serves HEAD too */
     const char *path;   /* exact */
-    void (*handle)(void *ctx, const struct mc_http_request *request, struct mc_http_response *response);
+    void (*handle)(void *ctx, const struct mc_http_request *request,
+                   struct mc_http_response *response);
 };
 
 struct mc_http_server;
-/* Serves `routes` (must outlive the server) on host:port, v4 and v6; unknown path 404, known path with another method
- * 405. MC_ERR_ADDRESS_IN_USE names the port in the log. */
-MC_MUST_USE enum mc_status mc_http_server_start(const char *host, uint16_t port, const struct mc_http_route *routes,
-                                                size_t route_count, size_t max_body_bytes, void *ctx,
-                                                struct mc_http_server **out, uint16_t *bound_port);
+/* Serves `routes` (must outlive the server) on host:port, v4 and v6; unknown path 404, known path
+ * with another method 405. MC_ERR_ADDRESS_IN_USE names the port in the log. */
+MC_MUST_USE enum mc_status mc_http_server_start(const char *host, uint16_t port,
+                                                const struct mc_http_route *routes,
+                                                size_t route_count, size_t max_body_bytes,
+                                                void *ctx, struct mc_http_server **out,
+                                                uint16_t *bound_port);
 void mc_http_server_stop(struct mc_http_server *server);
 
-/* One request, blocking, at most timeout_ms in all (connect_timeout_ms of it for the connection). Transport failures are
- * a status; an HTTP status of any kind is MC_OK with *http_status. `body` is cleared, then filled; MC_ERR_LIMIT when the answer is
- * larger than max_body_bytes. Connections are kept for later calls; redirects and proxies of the environment are not followed. */
+/* One request, blocking, at most timeout_ms in all (connect_timeout_ms of it for the connection).
+ * Transport failures are a status; an HTTP status of any kind is MC_OK with *http_status. `body` is
+ * cleared, then filled; MC_ERR_LIMIT when the answer is larger than max_body_bytes. Connections are
+ * kept for later calls; redirects and proxies of the environment are not followed. */
 struct mc_http_call {
     const char *method;
     const char *url;
@@ -48,7 +54,8 @@ struct mc_http_call {
     uint32_t connect_timeout_ms; /* 0 = as timeout_ms */
     size_t max_body_bytes;
 };
-MC_MUST_USE enum mc_status mc_http_call(const struct mc_http_call *call, int *http_status, struct mc_buf *body);
+MC_MUST_USE enum mc_status mc_http_call(const struct mc_http_call *call, int *http_status,
+                                        struct mc_buf *body);
 /* Percent-encodes everything but unreserved characters. */
 void mc_http_escape(struct mc_buf *out, struct mc_str text);
 

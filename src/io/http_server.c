@@ -49,8 +49,8 @@ static bool method_matches(const struct mc_http_route *route, const char *method
             strcmp(route->method, MHD_HTTP_METHOD_GET) == 0);
 }
 
-/* The route, or NULL with the methods that the path does know in `allowed` (empty = no such path).
- */
+/* The route, or NULL with the methods that the path does know in `allowed` (empty = no
+ * such path). */
 static const struct mc_http_route *find_route(const struct mc_http_server *server,
                                               const char *method, const char *path,
                                               struct mc_buf *allowed) {

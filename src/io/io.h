@@ -1,8 +1,8 @@
 /*
  * io: the one door to network and disk.
  *
- * Owns sockets, the reactor (epoll, timers, wake-ups between threads), files (io_uring) and HTTP. May call base and the
- * operating system. Nothing above opens a socket or a file in another way.
+ * Owns sockets, the reactor (epoll, timers, wake-ups between threads), files (io_uring) and HTTP.
+ * May call base and the operating system. Nothing above opens a socket or a file in another way.
  */
 #ifndef MC_IO_IO_H
 #define MC_IO_IO_H
@@ -13,10 +13,11 @@
 
 #include "base/base.h"
 
-/* ---- addresses ------------------------------------------------------------------------------------------- */
+/* ---- addresses ---- */
 
-/* host:port, [v6]:port, [v6%scope]:port, host, [v6], a bare v6 address; the port must be 1..65535 when given.
- * `port` is 0 when absent. `host` holds no brackets. MC_ERR_BAD_ADDRESS is not logged: the caller knows whose text it was. */
+/* host:port, [v6]:port, [v6%scope]:port, host, [v6], a bare v6 address; the port must be 1..65535
+ * when given. `port` is 0 when absent. `host` holds no brackets. MC_ERR_BAD_ADDRESS is not logged:
+ * the caller knows whose text it was. */
 #define MC_HOST_MAX 256
 struct mc_hostport {
     char host[MC_HOST_MAX];
@@ -32,40 +33,49 @@ struct mc_addr {
 };
 /* Resolves the first usable address (blocking; numeric names do not block). */
 MC_MUST_USE enum mc_status mc_addr_resolve(const char *host, uint16_t port, struct mc_addr *out);
-void mc_addr_format(const struct mc_addr *addr, char *out, size_t size); /* "ip:port" or "[ip]:port" */
+/* "ip:port" or "[ip]:port". */
+void mc_addr_format(const struct mc_addr *addr, char *out, size_t size);
 uint16_t mc_addr_port(const struct mc_addr *addr);
 /* True when the address is one of this machine's interfaces or loopback. */
 bool mc_addr_is_local(const struct mc_addr *addr);
-/* The address this machine would use to reach others: MC_TCP_BIND_ADDRESS, else the first non-loopback interface,
- * else 127.0.0.1. */
+/* The address this machine would use to reach others: MC_TCP_BIND_ADDRESS, else the first
+ * non-loopback interface, else 127.0.0.1. */
 void mc_local_ip(char *out, size_t size);
 
-/* ---- sockets --------------------------------------------------------------------------------------------- */
+/* ---- sockets ---- */
 
-/* Binds and listens; host "" or "*" = all interfaces, v6 and v4 together where the kernel has v6. Port 0 = any free.
- * On MC_ERR_ADDRESS_IN_USE the log names host and port. Non-blocking, close-on-exec; *bound_port is what was got. */
-MC_MUST_USE enum mc_status mc_listen(const char *host, uint16_t port, int backlog, int *fd, uint16_t *bound_port);
-/* A free port of [min, max], tried in random order: bind is the test, so two processes never share one. */
-MC_MUST_USE enum mc_status mc_listen_range(const char *host, uint16_t min, uint16_t max, struct mc_rng *rng,
-                                           int backlog, int *fd, uint16_t *bound_port);
-/* Connects within the deadline (absolute, mc_clock_system). Non-blocking, TCP_NODELAY, keep-alive, close-on-exec. */
+/* Binds and listens; host "" or "*" = all interfaces, v6 and v4 together where the kernel has v6.
+ * Port 0 = any free. On MC_ERR_ADDRESS_IN_USE the log names host and port. Non-blocking,
+ * close-on-exec; *bound_port is what was got. */
+MC_MUST_USE enum mc_status mc_listen(const char *host, uint16_t port, int backlog, int *fd,
+                                     uint16_t *bound_port);
+/* A free port of [min, max], tried in random order: bind is the test, so two processes never share
+ * one. */
+MC_MUST_USE enum mc_status mc_listen_range(const char *host, uint16_t min, uint16_t max,
+                                           struct mc_rng *rng, int backlog, int *fd,
+                                           uint16_t *bound_port);
+/* Connects within the deadline (absolute, mc_clock_system). Non-blocking, TCP_NODELAY, keep-alive,
+ * close-on-exec. */
 MC_MUST_USE enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadline_ns, int *fd);
-/* The same without waiting: begins to connect; when the descriptor is writable or has an error, mc_connect_end says how
- * it went (errno tells why not). The caller closes it in either case. */
+/* The same without waiting: begins to connect; when the descriptor is writable or has an error,
+ * mc_connect_end says how it went (errno tells why not). The caller closes it in either case. */
 MC_MUST_USE enum mc_status mc_connect_begin(const struct mc_addr *addr, int *fd);
 MC_MUST_USE enum mc_status mc_connect_end(int fd);
-/* Accepts one; MC_ERR_NOT_FOUND when none waits. MC_ERR_LIMIT when descriptors have run out: the listener stays readable, so
- * stop watching it for a while. Same socket options as mc_connect. */
+/* Accepts one; MC_ERR_NOT_FOUND when none waits. MC_ERR_LIMIT when descriptors have run out: the
+ * listener stays readable, so stop watching it for a while. Same socket options as mc_connect. */
 MC_MUST_USE enum mc_status mc_accept(int listen_fd, int *fd, struct mc_addr *peer);
-/* Blocking helpers on a non-blocking socket: all bytes or an error (MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_IO). */
-MC_MUST_USE enum mc_status mc_send_all(int fd, const struct iovec *iov, int iov_count, uint64_t deadline_ns);
+/* Blocking helpers on a non-blocking socket: all bytes or an error (MC_ERR_TIMEOUT, MC_ERR_CLOSED,
+ * MC_ERR_IO). */
+MC_MUST_USE enum mc_status mc_send_all(int fd, const struct iovec *iov, int iov_count,
+                                       uint64_t deadline_ns);
 MC_MUST_USE enum mc_status mc_recv_all(int fd, void *buffer, size_t len, uint64_t deadline_ns);
-/* Waits until the socket is ready for `events` (POLLIN, POLLOUT) or has failed (the next call on it says how);
- * MC_ERR_TIMEOUT. */
+/* Waits until the socket is ready for `events` (POLLIN, POLLOUT) or has failed (the next call on it
+ * says how); MC_ERR_TIMEOUT. */
 MC_MUST_USE enum mc_status mc_wait_ready(int fd, short events, uint64_t deadline_ns);
 
-/* Of a socket whose reader waits for nothing else: mc_recv_some then sleeps in the read itself, a system call
- * less than waiting and reading (1.2 us of a 15 us round trip). All else goes on as if it were non-blocking. */
+/* Of a socket whose reader waits for nothing else: mc_recv_some then sleeps in the read itself, a
+ * system call less than waiting and reading (1.2 us of a 15 us round trip). All else goes on as if
+ * it were non-blocking. */
 void mc_sleep_in_reads(int fd);
 /* Of such a socket: one read that sleeps at most MC_READ_SLEEP_NS; MC_OK with *n == 0 = nothing came. */
 #define MC_READ_SLEEP_NS (50 * MC_MS)
@@ -74,23 +84,26 @@ MC_MUST_USE enum mc_status mc_recv_once(int fd, const struct iovec *iov, int iov
 MC_MUST_USE enum mc_status mc_recv_some(int fd, const struct iovec *iov, int iov_count,
                                         uint64_t deadline_ns, size_t *n);
 
-/* ---- messages between processes of one host -------------------------------------------------------------- */
+/* ---- messages between processes of one host ---- */
 
-/* Sequenced packets over an abstract unix socket (it has no file; who is in the same network namespace reaches it). They
- * can carry a file descriptor, and the kernel says who is at the other end. */
+/* Sequenced packets over an abstract unix socket (it has no file; who is in the same network
+ * namespace reaches it). They can carry a file descriptor, and the kernel says who is at the other
+ * end. */
 MC_MUST_USE enum mc_status mc_local_listen(const char *name, int *fd); /* non-blocking */
 /* MC_ERR_NOT_FOUND when none waits. Non-blocking. */
 MC_MUST_USE enum mc_status mc_local_accept(int listen_fd, int *fd);
-/* Blocking, every later operation too, each at most timeout_ms. MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT. */
+/* Blocking, every later operation too, each at most timeout_ms.
+ * MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT. */
 MC_MUST_USE enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *fd);
 /* One whole message; pass_fd -1 = none. MC_ERR_TIMEOUT when there is no room (in time). */
 MC_MUST_USE enum mc_status mc_local_send(int fd, const void *message, size_t len, int pass_fd);
-/* One message of exactly `len` bytes, else MC_ERR_PROTOCOL; *passed_fd is -1 when none came. MC_ERR_CLOSED;
- * MC_ERR_TIMEOUT when none has come (in time). */
+/* One message of exactly `len` bytes, else MC_ERR_PROTOCOL; *passed_fd is -1 when none came.
+ * MC_ERR_CLOSED; MC_ERR_TIMEOUT when none has come (in time). */
 MC_MUST_USE enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd);
 
-/* The process that connected (or listened, seen from the other end). The pidfd is the process itself: it stays so when the
- * pid is given to another. MC_NOT_SUPPORTED when the kernel cannot tell (another pid namespace). */
+/* The process that connected (or listened, seen from the other end). The pidfd is the process
+ * itself: it stays so when the pid is given to another. MC_NOT_SUPPORTED when the kernel cannot
+ * tell (another pid namespace). */
 struct mc_process {
     int32_t pid;
     uint32_t uid;
@@ -100,10 +113,11 @@ MC_MUST_USE enum mc_status mc_local_peer(int fd, struct mc_process *out);
 /* False from the moment that the process has ended. One system call. */
 bool mc_process_alive(int pidfd);
 
-/* ---- streams: what a connection speaks through ----------------------------------------------------------- */
+/* ---- streams: what a connection speaks through ---- */
 
-/* A byte stream over a connected socket, plain or (later) TLS. Non-blocking: *n is what moved, MC_OK with *n == 0 means
- * "wait for the fd"; MC_ERR_CLOSED at the end of input. The stream owns the fd. */
+/* A byte stream over a connected socket, plain or (later) TLS. Non-blocking: *n is what moved,
+ * MC_OK with *n == 0 means "wait for the fd"; MC_ERR_CLOSED at the end of input. The stream owns
+ * the fd. */
 struct mc_stream;
 struct mc_stream_ops {
     enum mc_status (*readv)(struct mc_stream *s, const struct iovec *iov, int count, size_t *n);
@@ -116,7 +130,7 @@ struct mc_stream {
 };
 void mc_stream_plain(struct mc_stream *s, int fd);
 
-/* ---- reactor --------------------------------------------------------------------------------------------- */
+/* ---- reactor ---- */
 
 /* One thread's event loop. Everything registered with a reactor is called on its thread. */
 struct mc_reactor;
@@ -126,7 +140,7 @@ struct mc_reactor_fd { /* embed; recover with mc_container_of */
     uint32_t events; /* EPOLLIN | EPOLLOUT asked for now */
     void (*on_ready)(struct mc_reactor_fd *self, uint32_t events);
 };
-struct mc_timer { /* embed */
+struct mc_timer {         /* embed */
     uint64_t deadline_ns; /* mc_clock_system */
     size_t heap_index;    /* reactor's; SIZE_MAX when idle */
     void (*on_timer)(struct mc_timer *self);
@@ -136,30 +150,35 @@ struct mc_task { /* embed; one queueing at a time */
     void (*run)(struct mc_task *self);
 };
 
-MC_MUST_USE enum mc_status mc_reactor_create(const char *thread_name, struct mc_reactor **out); /* starts its thread */
-/* Stops and joins; queued tasks, and those that they queue, run first; nobody may post any more; not from its own thread. Timers and
- * descriptors that are still registered are forgotten, not called. */
+/* Starts its thread. */
+MC_MUST_USE enum mc_status mc_reactor_create(const char *thread_name, struct mc_reactor **out);
+/* Stops and joins; queued tasks, and those that they queue, run first; nobody may post any more;
+ * not from its own thread. Timers and descriptors that are still registered are forgotten, not
+ * called. */
 void mc_reactor_destroy(struct mc_reactor *r);
 bool mc_reactor_on_thread(const struct mc_reactor *r);
 
 /* On the reactor's thread only: */
 MC_MUST_USE enum mc_status mc_reactor_add(struct mc_reactor *r, struct mc_reactor_fd *f);
 void mc_reactor_modify(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t events);
-/* From any thread, while the caller makes sure that f stays added: changes what is waited for, even to the same events,
- * so that an edge-triggered condition that already holds is reported (again). For descriptors whose reading changes hands
- * between the reactor and other threads; those are not for mc_reactor_modify. */
+/* From any thread, while the caller makes sure that f stays added: changes what is waited for, even
+ * to the same events, so that an edge-triggered condition that already holds is reported (again).
+ * For descriptors whose reading changes hands between the reactor and other threads; those are not
+ * for mc_reactor_modify. */
 void mc_reactor_rearm(struct mc_reactor *r, struct mc_reactor_fd *f, uint32_t events);
-void mc_reactor_remove(struct mc_reactor *r, struct mc_reactor_fd *f); /* does not close; no call-back afterwards */
+/* Does not close; no call-back afterwards. */
+void mc_reactor_remove(struct mc_reactor *r, struct mc_reactor_fd *f);
 void mc_timer_init(struct mc_timer *t, void (*on_timer)(struct mc_timer *));
-/* Restarts when running; MC_NO_DEADLINE stops it. Never early, at most about 1 ms late on an idle reactor. */
+/* Restarts when running; MC_NO_DEADLINE stops it. Never early, at most about 1 ms late on an idle
+ * reactor. */
 void mc_timer_start(struct mc_reactor *r, struct mc_timer *t, uint64_t deadline_ns);
 void mc_timer_stop(struct mc_reactor *r, struct mc_timer *t);
 
-/* From any thread: run the task on the reactor's thread. Queue is unbounded but every task is embedded in an object
- * that its owner bounds. */
+/* From any thread: run the task on the reactor's thread. Queue is unbounded but every task is
+ * embedded in an object that its owner bounds. */
 void mc_reactor_post(struct mc_reactor *r, struct mc_task *task);
-/* Runs fn(arg) on the reactor's thread and waits for it (runs it at once when already there). Two reactors that call each other at
- * the same time wait for ever. */
+/* Runs fn(arg) on the reactor's thread and waits for it (runs it at once when already there). Two
+ * reactors that call each other at the same time wait for ever. */
 void mc_reactor_call(struct mc_reactor *r, void (*fn)(void *), void *arg);
 
 #endif

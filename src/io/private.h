@@ -7,7 +7,8 @@
 /* Copies an IPv4 or IPv6 address; an IPv4-mapped one becomes IPv4. False for other families. */
 bool mc_addr_from_sockaddr(const struct sockaddr *sa, struct mc_addr *out);
 
-/* One read or write that never blocks: MC_OK with *n == 0 = would block; MC_ERR_CLOSED; MC_ERR_IO. */
+/* One read or write that never blocks: MC_OK with *n == 0 = would block; MC_ERR_CLOSED;
+ * MC_ERR_IO. */
 enum mc_status mc_socket_readv(int fd, const struct iovec *iov, int count, size_t *n);
 enum mc_status mc_socket_writev(int fd, const struct iovec *iov, int count, size_t *n);
 /* mc_socket_readv with flags for recv(2). */

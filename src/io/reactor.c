@@ -62,8 +62,7 @@ bool mc_reactor_on_thread(const struct mc_reactor *r) {
     return current_reactor == r;
 }
 
-/* ---- timers
- * ---------------------------------------------------------------------------------------------- */
+/* ---- timers ---- */
 
 static void heap_put(struct mc_reactor *r, size_t i, struct mc_timer *t) {
     r->heap[i] = t;
@@ -163,9 +162,7 @@ static int wait_time(const struct mc_reactor *r) {
     return (int)mc_min_u64(ms, 60 * 1000);
 }
 
-/* ---- tasks
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- tasks ---- */
 
 static void wake(struct mc_reactor *r) {
     uint64_t one = 1;
@@ -258,8 +255,7 @@ void mc_reactor_call(struct mc_reactor *r, void (*fn)(void *), void *arg) {
     pthread_mutex_destroy(&call.lock);
 }
 
-/* ---- descriptors
- * ----------------------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 enum mc_status mc_reactor_add(struct mc_reactor *r, struct mc_reactor_fd *f) {
     MC_ASSERT(mc_reactor_on_thread(r));
@@ -337,9 +333,7 @@ static void wait_events(struct mc_reactor *r) {
     r->event_count = count > 0 ? count : 0;
 }
 
-/* ---- life
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- life ---- */
 
 static void *reactor_main(void *arg) {
     struct mc_reactor *r = arg;

@@ -16,9 +16,8 @@
 
 #include "base/log.h"
 
-#define LISTEN_TRIES                                                                               \
-    64 /* of an ephemeral port that another process took between bind and listen                   \
-        */
+/* Of an ephemeral port that another process took between bind and listen. */
+#define LISTEN_TRIES         64
 #define KEEPALIVE_IDLE_S     30 /* then a dead machine is noticed after 30 + 3 * 10 s */
 #define KEEPALIVE_INTERVAL_S 10
 #define KEEPALIVE_PROBES     3
@@ -38,8 +37,7 @@ static void tune_connection(int fd) {
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES);
 }
 
-/* ---- listening
- * ------------------------------------------------------------------------------------------- */
+/* ---- listening ---- */
 
 /* Binds and listens at exactly this address. Returns 0 or errno; logs nothing, because callers may
  * try others. */
@@ -161,8 +159,7 @@ enum mc_status mc_listen_range(const char *host, uint16_t min, uint16_t max, str
     return error == 0 ? MC_OK : listen_failed(host, min, max, error);
 }
 
-/* ---- connecting and accepting
- * ---------------------------------------------------------------------------- */
+/* ---- connecting and accepting ---- */
 
 enum mc_status mc_wait_ready(int fd, short events, uint64_t deadline_ns) {
     for (;;) {
@@ -302,8 +299,7 @@ enum mc_status mc_accept(int listen_fd, int *fd_out, struct mc_addr *peer) {
     return MC_OK;
 }
 
-/* ---- whole messages
- * -------------------------------------------------------------------------------------- */
+/* ---- whole messages ---- */
 
 /* Copies into `batch` what is left of iov behind `done` bytes of its first entry. */
 static int fill_batch(const struct iovec *iov, int count, size_t done, struct iovec *batch) {

@@ -44,7 +44,7 @@ static void error_answer(response_t *response, enum mc_status status, const char
     response->status = mc_json_error(&response->body, status, message);
 }
 
-/* ---- health and metrics ---------------------------------------------------------------------- */
+/* ---- health and metrics ---- */
 
 static void handle_health(void *ctx, request_t *request, response_t *response) {
     struct mc_admin *admin = ctx;
@@ -91,7 +91,7 @@ static void handle_summary(void *ctx, request_t *request, response_t *response) 
     mc_admin_summary(admin->config.master, admin->config.metrics, &admin->rates, &response->body);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- keys ---- */
 
 static bool append_key(void *ctx, struct mc_str tenant, struct mc_str key) {
     struct mc_buf *body = ctx;
@@ -256,7 +256,7 @@ static void handle_remove_all(void *ctx, request_t *request, response_t *respons
     mc_buf_printf(&response->body, "{\"success\":true,\"removed_count\":%" PRId64 "}", removed);
 }
 
-/* ---- segments -------------------------------------------------------------------------------- */
+/* ---- segments ---- */
 
 static const char *segment_status_name(int status) {
     switch (status) {
@@ -381,7 +381,7 @@ static void handle_segment_status(void *ctx, request_t *request, response_t *res
                   info.status, segment_status_name(info.status));
 }
 
-/* ---- features that are off ------------------------------------------------------------------- */
+/* ---- features that are off ---- */
 
 static void handle_off(void *ctx, request_t *request, response_t *response) {
     error_answer(response, MC_UNAVAILABLE_IN_CURRENT_MODE, NULL);

@@ -34,7 +34,9 @@ struct mc_summary_rates {
 void mc_admin_summary(struct mc_master *master, struct mc_metrics *metrics,
                       struct mc_summary_rates *rates, struct mc_buf *out);
 
-/* ---- JSON by hand: the answers are small, and the master starts faster without a JSON library  */
+/* ---- JSON by hand ---- */
+
+/* The answers are small, and the master starts faster without a JSON library. */
 
 /* A string literal; control characters escaped, bytes that are not UTF-8 replaced by U+FFFD. */
 void mc_json_string(struct mc_buf *out, struct mc_str text);

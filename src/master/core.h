@@ -32,8 +32,7 @@
 #define MC_MAX_REPLICAS     32u
 #define MC_CLIENT_BUCKETS   1024u
 
-/* ---- objects
- * --------------------------------------------------------------------------------------------- */
+/* ---- objects ---- */
 
 struct mc_replica {
     uint64_t id;
@@ -137,8 +136,7 @@ struct mc_group_shard {
     struct mc_group **buckets;
 };
 
-/* ---- segments and clients
- * -------------------------------------------------------------------------------- */
+/* ---- segments and clients ---- */
 
 struct mc_segment {
     struct mw_segment info; /* strings are the segment's own */
@@ -176,8 +174,7 @@ struct mc_discarded {
     uint32_t handle;
 };
 
-/* ---- counters
- * -------------------------------------------------------------------------------------------- */
+/* ---- counters ---- */
 
 struct mc_rpc_counters {
     struct mc_metric requests, failures, partial_successes, items, failed_items;
@@ -192,8 +189,7 @@ struct mc_master_counters {
     struct mc_histogram value_size;
 };
 
-/* ---- the master
- * ------------------------------------------------------------------------------------------ */
+/* ---- the master ---- */
 
 struct mc_placement_ops;
 
@@ -257,8 +253,7 @@ static inline void mc_count(struct mc_metric *metric, int64_t n) {
     mc_metric_add(metric, n);
 }
 
-/* ---- index.c
- * --------------------------------------------------------------------------------------------- */
+/* ---- index.c ---- */
 
 /* MC_INVALID_PARAMS for a tenant name that is not allowed or a key that is too long. */
 MC_MUST_USE enum mc_status mc_key_make(const struct mc_master *m, struct mc_str tenant,
@@ -286,8 +281,7 @@ uint64_t mc_key_count(const struct mc_master *m);
 /* Fetches what a look-up of this hash will touch, for batches. */
 void mc_shard_prefetch(struct mc_master *m, uint64_t hash);
 
-/* ---- object.c: all need the shard's lock
- * ----------------------------------------------------------------- */
+/* ---- object.c: all need the shard's lock ---- */
 
 /* Finds the object, first dropping replicas whose segment is unmounted; NULL when nothing is left
  * of it. */
@@ -295,17 +289,17 @@ struct mc_object *mc_object_find(struct mc_master *m, struct mc_shard *shard,
                                  const struct mc_key *key);
 /* False when the object had no other replicas and is erased. */
 bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
-bool mc_object_readable(const struct mc_master *m,
-                        struct mc_object *o); /* some replica is complete */
+/* Some replica is complete. */
+bool mc_object_readable(const struct mc_master *m, struct mc_object *o);
 bool mc_object_complete(struct mc_object *o); /* every replica is */
-void mc_object_list(struct mc_shard *shard, struct mc_object *o,
-                    enum mc_object_list list); /* to its tail */
+/* To its tail. */
+void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_list list);
 /* Puts a complete object where its pins say. `touched`: it has or had a lease. */
 void mc_object_list_complete(struct mc_shard *shard, struct mc_object *o, bool touched);
 void mc_object_set_replicas(struct mc_shard *shard, struct mc_object *o,
                             const struct mc_replica *replicas, unsigned count);
-/* Takes replica i out of the object and frees its extent, at once or at free_at_ms (0 = at once).
- */
+/* Takes replica i out of the object and frees its extent,
+ * at once or at free_at_ms (0 = at once). */
 void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
                               unsigned i, uint64_t free_at_ms);
 /* Erases the object and frees its extents at once: nobody may be reading or writing them. */
@@ -313,8 +307,8 @@ void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_obje
 /* Erases the object; its extents are freed at once, or later: complete ones when the last lease has
  * ended, others when the writer can no longer be writing. */
 void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
-struct mc_object_ext *mc_object_ext(struct mc_shard *shard,
-                                    struct mc_object *o); /* made when it is not there */
+/* Made when it is not there. */
+struct mc_object_ext *mc_object_ext(struct mc_shard *shard, struct mc_object *o);
 void mc_describe(struct mc_call *call, const struct mc_object *o, const struct mc_replica *r,
                  struct mw_replica *out);
 /* The readable replicas. */
@@ -329,11 +323,10 @@ void mc_discard_destroy(struct mc_master *m);
 /* Discards puts that were never ended. */
 void mc_put_expire_tick(struct mc_call *call);
 
-/* ---- lease.c: all need the shard's lock
- * ------------------------------------------------------------------ */
+/* ---- lease.c: all need the shard's lock ---- */
 
-uint64_t mc_lease_end(struct mc_master *m,
-                      struct mc_object *o); /* of the object, its group considered */
+/* Of the object, its group considered. */
+uint64_t mc_lease_end(struct mc_master *m, struct mc_object *o);
 static inline bool mc_leased(struct mc_master *m, struct mc_object *o, uint64_t now_ms) {
     return mc_lease_end(m, o) > now_ms;
 }
@@ -359,8 +352,7 @@ static inline bool mc_soft_pinned(const struct mc_object *o) {
 }
 bool mc_groups_check(struct mc_master *m, struct mc_buf *report);
 
-/* ---- segments.c, clients.c, placement.c
- * ------------------------------------------------------------------ */
+/* ---- segments.c, clients.c, placement.c ---- */
 
 enum mc_status mc_segment_mount(struct mc_call *call, const struct mw_segment *segment,
                                 struct mc_uuid client);
@@ -384,8 +376,8 @@ static inline bool mc_segment_gone(const struct mc_segment *s) {
 bool mc_segments_ips(struct mc_call *call, struct mc_uuid client, struct mc_vec *ips);
 
 void mc_client_seen(struct mc_master *m, struct mc_uuid id, uint64_t now_ms, bool remounted);
-bool mc_client_ping(struct mc_master *m, struct mc_uuid id,
-                    uint64_t now_ms); /* false: must remount */
+/* False: must remount. */
+bool mc_client_ping(struct mc_master *m, struct mc_uuid id, uint64_t now_ms);
 void mc_clients_tick(struct mc_call *call);
 void mc_clients_destroy(struct mc_master *m);
 
@@ -398,8 +390,7 @@ bool mc_place_possible(const struct mc_call *call, uint64_t size);
 const struct mc_placement_ops *mc_placement_find(const char *name);
 uint64_t mc_random(struct mc_master *m);
 
-/* ---- what the RPCs do: put.c, read.c, remove.c
- * ----------------------------------------------------------- */
+/* ---- what the RPCs do: put.c, read.c, remove.c ---- */
 
 struct mc_put {
     struct mc_uuid client;
@@ -439,22 +430,20 @@ struct mc_key *mc_shard_keys(struct mc_call *call, struct mc_shard *shard,
                              const struct mc_str *tenant, size_t *count);
 
 void mc_evict_tick(struct mc_call *call);
-bool mc_put_abandoned(const struct mc_call *call,
-                      const struct mc_object *o); /* writing for longer than allowed */
+/* Writing for longer than allowed. */
+bool mc_put_abandoned(const struct mc_call *call, const struct mc_object *o);
 
 void mc_master_metrics_register(struct mc_master *m);
 void mc_master_metrics_unregister(struct mc_master *m);
 void mc_segment_metrics_register(struct mc_segment *segment);
 
-/* ---- the RPC table: handle.c, and the handlers in rpc_*.c
- * ------------------------------------------------- */
+/* ---- the RPC table: handle.c, and the handlers in rpc_*.c ---- */
 
 typedef void (*mc_rpc_method_fn)(struct mc_call *call, const void *args, void *ret);
 struct mc_rpc_method {
     mc_rpc_method_fn run;
-    const char
-        *metric; /* the name in metric names, "exist_key"; NULL: upstream has no counters for it */
-    bool batch;  /* has items; a single one's answer begins with its error */
+    const char *metric; /* in metric names, "exist_key"; NULL: upstream has no counters for it */
+    bool batch;         /* has items; a single one's answer begins with its error */
 };
 extern const struct mc_rpc_method mc_rpc_methods[MC_MASTER_RPC_COUNT];
 

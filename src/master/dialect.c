@@ -12,9 +12,8 @@
 #define BUCKETS    1024u
 #define WAYS       4u
 #define HANG_UP_NS MC_SEC /* a close later than this after an answer says nothing about it */
-#define SUCCESSOR_NS                                                                               \
-    (2 * MC_SEC) /* how long a hang-up waits for the connection that follows it                    \
-                  */
+/* How long a hang-up waits for the connection that follows it. */
+#define SUCCESSOR_NS (2 * MC_SEC)
 
 _Static_assert(MC_RPC_PEER_WORDS >= 4,
                "words of a connection: flags, answered, client hi, client lo");
@@ -56,8 +55,7 @@ void mc_dialects_destroy(struct mc_dialects *d) {
     }
 }
 
-/* ---- the book ----------------------------------------------------------------------------------
- */
+/* ---- the book ---- */
 
 static uint64_t key_of_host(const char *peer) {
     const char *colon = strrchr(peer, ':'); /* the port differs from connection to connection */
@@ -102,8 +100,7 @@ static void note_locked(struct mc_dialects *d, uint64_t key, unsigned version, u
     e->known = true;
 }
 
-/* ---- connections -------------------------------------------------------------------------------
- */
+/* ---- connections ---- */
 
 static unsigned version_of(const uint64_t *words) {
     return words[WORD_FLAGS] & FLAG_VERSION;
@@ -172,8 +169,7 @@ void mc_dialects_closed(struct mc_dialects *d, const uint64_t *words, const char
     pthread_mutex_unlock(&d->mutex);
 }
 
-/* ---- requests ----------------------------------------------------------------------------------
- */
+/* ---- requests ---- */
 
 static bool has_literal(struct mc_str body) {
     return body.len > 4 && (body.ptr[0] & 1) != 0 && (body.ptr[4] & 4) != 0;

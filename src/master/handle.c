@@ -111,9 +111,7 @@ void mc_master_handle(struct mc_master *m, enum mc_master_rpc rpc, const void *a
     count_call(&call, rpc, ret);
 }
 
-/* ---- bytes
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- bytes ---- */
 
 void mc_master_serve(void *master, const struct mc_rpc_request *request,
                      struct mc_rpc_reply *reply) {

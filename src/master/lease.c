@@ -17,8 +17,7 @@
 
 #define GROUP_BUCKETS_MIN 16u
 
-/* ---- groups
- * ---------------------------------------------------------------------------------------------- */
+/* ---- groups ---- */
 
 static struct mc_str group_tenant(const struct mc_group *g) {
     return (struct mc_str){g->bytes, g->tenant_len};
@@ -172,8 +171,7 @@ bool mc_groups_check(struct mc_master *m, struct mc_buf *report) {
     return report->len == before;
 }
 
-/* ---- leases
- * ---------------------------------------------------------------------------------------------- */
+/* ---- leases ---- */
 
 uint64_t mc_lease_end(struct mc_master *m, struct mc_object *o) {
     if (!o->ext || !o->ext->group) {
@@ -217,8 +215,7 @@ uint64_t mc_lease_grant(struct mc_call *call, struct mc_shard *shard, struct mc_
     return o->lease_until_ms > call->now_ms ? o->lease_until_ms - call->now_ms : 0;
 }
 
-/* ---- soft pins
- * ------------------------------------------------------------------------------------------- */
+/* ---- soft pins ---- */
 
 static void heap_set(struct mc_shard *shard, uint32_t i, struct mc_object_ext *ext) {
     shard->heap[i] = ext;

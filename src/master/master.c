@@ -117,8 +117,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_arena_free(&arena);
 }
 
-/* ---- looking inside
- * -------------------------------------------------------------------------------------- */
+/* ---- looking inside ---- */
 
 void mc_master_totals(struct mc_master *m, struct mc_master_totals *out) {
     mc_segments_usage(m, &out->allocated_bytes, &out->capacity_bytes, &out->segments);

@@ -74,8 +74,7 @@ bool mc_master_serves_slowly(void *master, uint32_t function_id);
  * returns after a bounded amount of work. */
 void mc_master_tick(struct mc_master *m);
 
-/* ---- looking inside (HTTP admin, `mooncake ls`, fsck, simulator)
- * ------------------------------------------- */
+/* ---- looking inside (HTTP admin, `mooncake ls`, fsck, simulator) ---- */
 
 struct mc_master_totals {
     uint64_t keys, capacity_bytes, allocated_bytes, segments, clients;

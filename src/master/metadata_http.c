@@ -29,7 +29,7 @@ struct mc_metadata_http {
     size_t total_bytes; /* of keys and values */
 };
 
-/* ---- the table, with the mutex held ---------------------------------------------------------- */
+/* ---- the table, with the mutex held ---- */
 
 /* The link that points to the entry of `key`, or to NULL at the end of its chain. */
 static struct entry **find_locked(struct mc_metadata_http *m, struct mc_str key) {
@@ -73,7 +73,7 @@ static void insert_locked(struct mc_metadata_http *m, struct mc_str key, struct 
     m->total_bytes += key.len + value.len;
 }
 
-/* ---- requests -------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static void answer(struct mc_http_response *response, int status, const char *text) {
     response->status = status;
@@ -116,8 +116,8 @@ static void put_locked(struct mc_metadata_http *m, struct mc_str key, struct mc_
     struct entry **link = find_locked(m, key);
     size_t freed = 0;
     if (*link != NULL) {
-        /* Two engines under one name would answer for each other: the address of the first stays.
-         */
+        /* Two engines under one name would answer for each other:
+         * the address of the first stays. */
         if (memmem(key.ptr, key.len, "rpc_meta", 8) != NULL) {
             bool same = mc_str_eq(value_of(*link), value);
             answer(response, same ? 200 : 400,
@@ -181,7 +181,7 @@ static const struct mc_http_route routes[] = {
     {"GET", "/health", handle_health},
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life ---- */
 
 enum mc_status mc_metadata_http_start(const char *host, uint16_t port,
                                       struct mc_metadata_http **out, uint16_t *bound_port) {

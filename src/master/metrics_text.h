@@ -7,8 +7,8 @@
 
 #include "base/base.h"
 
-/* The value of the unlabelled metric `name` in NUL-terminated Prometheus text; 0 when it is absent.
- */
+/* The value of the unlabelled metric `name` in NUL-terminated Prometheus text;
+ * 0 when it is absent. */
 int64_t mc_metrics_text_value(const char *text, const char *name);
 
 #endif

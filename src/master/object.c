@@ -10,8 +10,7 @@
 
 #define DISCARDS_PER_TICK 65536u
 
-/* ---- extents
- * --------------------------------------------------------------------------------------------- */
+/* ---- extents ---- */
 
 /* Only with the test hook of master.h. */
 static bool freed_at_put_end(const struct mc_master *m, const struct mc_replica *r) {
@@ -109,8 +108,7 @@ void mc_discard_destroy(struct mc_master *m) {
     free(m->discarded);
 }
 
-/* ---- replicas
- * -------------------------------------------------------------------------------------------- */
+/* ---- replicas ---- */
 
 static size_t more_bytes(unsigned replica_count) {
     return replica_count > 1 ? (replica_count - 1) * sizeof(struct mc_replica) : 0;
@@ -206,8 +204,7 @@ struct mc_object *mc_object_find(struct mc_master *m, struct mc_shard *shard,
     return o;
 }
 
-/* ---- lists and the end
- * ----------------------------------------------------------------------------------- */
+/* ---- lists and the end ---- */
 
 void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_list list) {
     mc_list_del(&o->link);
@@ -273,8 +270,7 @@ void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_o
     object_forget(m, shard, o);
 }
 
-/* ---- descriptors
- * ----------------------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 void mc_describe(struct mc_call *call, const struct mc_object *o, const struct mc_replica *r,
                  struct mw_replica *out) {

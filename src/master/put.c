@@ -145,8 +145,7 @@ enum mc_status mc_put_start(struct mc_call *call, const struct mc_key *key,
     return status;
 }
 
-/* ---- end and revoke
- * -------------------------------------------------------------------------------------- */
+/* ---- end and revoke ---- */
 
 static bool type_matches(const struct mc_replica *r, int32_t type) {
     return type == MC_REPLICA_ALL || r->type == type;
@@ -244,8 +243,7 @@ enum mc_status mc_put_revoke(struct mc_call *call, const struct mc_key *key, str
     return status;
 }
 
-/* ---- upsert
- * ---------------------------------------------------------------------------------------------- */
+/* ---- upsert ---- */
 
 /* Writes over the object's own extents: unreadable from here until the end. */
 static void upsert_in_place(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
@@ -322,8 +320,7 @@ enum mc_status mc_upsert_start(struct mc_call *call, const struct mc_key *key,
     return status;
 }
 
-/* ---- puts that nobody ends
- * ------------------------------------------------------------------------------- */
+/* ---- puts that nobody ends ---- */
 
 void mc_put_expire_tick(struct mc_call *call) {
     struct mc_master *m = call->m;

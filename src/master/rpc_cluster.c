@@ -8,8 +8,7 @@
 /* What upstream 0.3.13 answers; its clients compare it with their own. */
 #define SERVICE_VERSION "2.0.0"
 
-/* ---- segments
- * -------------------------------------------------------------------------------------------- */
+/* ---- segments ---- */
 
 void mc_rpc_MountSegment(struct mc_call *call, const void *args, void *ret) {
     const struct mw_a_mount *a = args;
@@ -75,8 +74,7 @@ void mc_rpc_BatchQueryIp(struct mc_call *call, const void *args, void *ret) {
     r->value = (struct mc_vec){items, count};
 }
 
-/* ---- clients and the service
- * ----------------------------------------------------------------------------- */
+/* ---- clients and the service ---- */
 
 void mc_rpc_Ping(struct mc_call *call, const void *args, void *ret) {
     const struct mc_uuid *client = args;
@@ -106,8 +104,7 @@ void mc_rpc_GetStorageConfig(struct mc_call *call, const void *args, void *ret) 
                                    .quota_bytes = call->m->config.quota_bytes};
 }
 
-/* ---- features that are off
- * ------------------------------------------------------------------------------- */
+/* ---- features that are off ---- */
 
 /* Every answer of several that can fail begins with its error. */
 #define ANSWERS(name, status)                                                                      \

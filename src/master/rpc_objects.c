@@ -46,8 +46,7 @@ static void *batch_answers(struct mc_call *call, struct mc_vec *ret, size_t coun
     return ret->items;
 }
 
-/* ---- look-ups
- * -------------------------------------------------------------------------------------------- */
+/* ---- look-ups ---- */
 
 void mc_rpc_ExistKey(struct mc_call *call, const void *args, void *ret) {
     const struct mw_a_key *a = args;
@@ -94,8 +93,7 @@ void mc_rpc_GetReplicaListByRegex(struct mc_call *call, const void *args, void *
     r->error = mc_get_by_regex(call, a->tenant, a->key, &r->value);
 }
 
-/* ---- puts and upserts
- * ------------------------------------------------------------------------------------ */
+/* ---- puts and upserts ---- */
 
 typedef enum mc_status (*start_fn)(struct mc_call *, const struct mc_key *, const struct mc_put *,
                                    struct mc_vec *);
@@ -212,8 +210,7 @@ void mc_rpc_BatchUpsertRevoke(struct mc_call *call, const void *args, void *ret)
     batch_revoke(call, a->client, a->keys, MC_REPLICA_ALL, a->tenant, ret);
 }
 
-/* ---- removal
- * --------------------------------------------------------------------------------------------- */
+/* ---- removal ---- */
 
 void mc_rpc_Remove(struct mc_call *call, const void *args, void *ret) {
     const struct mw_a_remove *a = args;

@@ -19,8 +19,7 @@
 #define SWEEP_OBJECTS_PER_TICK 32768u
 #define NAME_MAX_BYTES         4096u
 
-/* ---- the table
- * ------------------------------------------------------------------------------------------- */
+/* ---- the table ---- */
 
 static struct mc_segment *find_locked(struct mc_master *m, struct mc_uuid id) {
     for (size_t i = 0; i < m->segment_count; i++) {
@@ -79,8 +78,7 @@ static bool overlap(const struct mw_segment *a, const struct mw_segment *b) {
            b->base < a->base + a->size;
 }
 
-/* ---- unmounting
- * ------------------------------------------------------------------------------------------ */
+/* ---- unmounting ---- */
 
 /* Takes segment i out of the table. Its time is read after its replicas are hidden, so that no
  * lease is granted later than that. */
@@ -156,8 +154,7 @@ size_t mc_segments_drop_client(struct mc_call *call, struct mc_uuid client, stru
     return count;
 }
 
-/* ---- mounting
- * -------------------------------------------------------------------------------------------- */
+/* ---- mounting ---- */
 
 void mc_segment_busy_until(struct mc_segment *s, uint64_t until_ms) {
     uint64_t known = atomic_load_explicit(&s->busy_until_ms, memory_order_relaxed);
@@ -270,8 +267,7 @@ enum mc_status mc_segment_mount(struct mc_call *call, const struct mw_segment *i
     return MC_OK;
 }
 
-/* ---- questions
- * ------------------------------------------------------------------------------------------- */
+/* ---- questions ---- */
 
 /* Swept and empty: kept only so that its bytes are not handed out again too early. */
 static bool cleaned(const struct mc_segment *s) {
@@ -363,8 +359,7 @@ void mc_segments_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity, 
     pthread_rwlock_unlock(&m->segments_lock);
 }
 
-/* ---- the tick
- * -------------------------------------------------------------------------------------------- */
+/* ---- the tick ---- */
 
 static bool drop_dead(void *ctx, struct mc_shard *shard, struct mc_object *o) {
     struct mc_master *m = ctx;

@@ -43,7 +43,7 @@ void mc_master_service_config_init(struct mc_master_service_config *config) {
     mc_master_config_init(&config->core);
 }
 
-/* ---- the janitor ----------------------------------------------------------------------------- */
+/* ---- the janitor ---- */
 
 static void segment_lost(void *ctx, struct mc_str segment_name) {
     struct mc_master_service *s = ctx;
@@ -120,7 +120,7 @@ static void stop_janitor(struct mc_master_service *s) {
     pthread_mutex_destroy(&s->mutex);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life ---- */
 
 static enum mc_status start_rpc(struct mc_master_service *s) {
     struct mc_rpc_server_config rpc = {.host = s->config.rpc_host,

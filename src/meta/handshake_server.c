@@ -73,7 +73,7 @@ static void on_conn_timer(struct mc_timer *timer) {
     }
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- answers ---- */
 
 static void put_json(struct mc_buf *out, json_t *json) {
     char *text = json_dumps(json, JSON_COMPACT);
@@ -151,7 +151,7 @@ static enum mc_status answer(struct conn *c) {
     return MC_OK;
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- the walk ---- */
 
 static void conn_write(struct conn *c) {
     while (c->sent < c->out.len) {
@@ -273,7 +273,7 @@ static void on_accept_again(struct mc_timer *timer) {
     mc_reactor_modify(server->reactor, &server->listener, EPOLLIN);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life ---- */
 
 static void start_on_reactor(void *arg) {
     struct mc_handshake_server *server = arg;

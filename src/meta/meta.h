@@ -17,10 +17,10 @@
 
 struct mc_reactor;
 
-/* ---- handshake ------------------------------------------------------------------------------- */
+/* ---- handshake ---- */
 
-/* frame := u64 length (LE, of what follows) u8 type, JSON. One request and one reply a connection.
- */
+/* frame := u64 length (LE, of what follows) u8 type, JSON.
+ * One request and one reply a connection. */
 enum mc_handshake_type {
     MC_HANDSHAKE_CONNECTION = 0, /* of RDMA-like transports; answered with a rejection */
     MC_HANDSHAKE_METADATA = 1,
@@ -71,7 +71,7 @@ MC_MUST_USE enum mc_status mc_handshake_probe(const char *host, uint16_t port,
                                               const struct mc_handshake_limits *limits,
                                               uint64_t deadline_ns);
 
-/* ---- store ----------------------------------------------------------------------------------- */
+/* ---- store ---- */
 
 /* A key-value service that holds descriptors. Blocking calls from any thread; each ends within a
  * few seconds. */
@@ -80,11 +80,12 @@ struct mc_meta_kv_ops {
     const char *scheme; /* "http://": connection strings that begin so are this one's */
     enum mc_status (*open)(const char *connection, struct mc_meta_kv **out);
     void (*close)(struct mc_meta_kv *kv);
-    enum mc_status (*put)(struct mc_meta_kv *kv, const char *key,
-                          struct mc_str value); /* MC_ERR_REJECTED */
-    enum mc_status (*get)(struct mc_meta_kv *kv, const char *key,
-                          struct mc_buf *value);                      /* MC_ERR_NOT_FOUND */
-    enum mc_status (*remove)(struct mc_meta_kv *kv, const char *key); /* MC_ERR_NOT_FOUND */
+    /* MC_ERR_REJECTED */
+    enum mc_status (*put)(struct mc_meta_kv *kv, const char *key, struct mc_str value);
+    /* MC_ERR_NOT_FOUND */
+    enum mc_status (*get)(struct mc_meta_kv *kv, const char *key, struct mc_buf *value);
+    /* MC_ERR_NOT_FOUND */
+    enum mc_status (*remove)(struct mc_meta_kv *kv, const char *key);
 };
 struct mc_meta_kv {
     const struct mc_meta_kv_ops *ops;

@@ -79,7 +79,7 @@ const struct mc_handshake_limits *mc_meta_limits(const struct mc_meta *meta) {
     return &meta->limits;
 }
 
-/* ---- keys and values ------------------------------------------------------------------------- */
+/* ---- keys and values ---- */
 
 static void descriptor_key(const struct mc_meta *meta, const char *name, char key[KEY_MAX]) {
     snprintf(key, KEY_MAX, "%s%s%s", meta->prefix, strchr(name, '/') ? "" : "ram/", name);
@@ -118,7 +118,7 @@ static enum mc_status get_address(struct mc_meta *meta, const char *name, char h
     return status;
 }
 
-/* ---- publishing ------------------------------------------------------------------------------ */
+/* ---- publishing ---- */
 
 /* The service holds another address under our name: ours if nobody answers there. */
 static enum mc_status take_over_address(struct mc_meta *meta, const char *name, const char *key,
@@ -205,7 +205,7 @@ void mc_meta_withdraw(struct mc_meta *meta, const char *name) {
     withdraw_key(meta, key);
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding ---- */
 
 static enum mc_status lookup_kv(struct mc_meta *meta, const char *name, struct mc_meta_peer *peer) {
     char key[KEY_MAX];

@@ -19,8 +19,8 @@
 #include "rpc/frame.h"
 #include "wire/schema.h"
 
-#define FRESH_FOR_NS                                                                               \
-    (2 * MC_MS) /* used so recently, a connection is not looked at before it is used again */
+/* Used so recently, a connection is not looked at before it is used again. */
+#define FRESH_FOR_NS    (2 * MC_MS)
 #define REPLY_ROOM      4096 /* an answer up to this is read with its header in one call */
 #define MANY_READ_BYTES (64u << 10)
 #define MANY_IOVECS     64
@@ -93,7 +93,7 @@ void mc_rpc_client_destroy(struct mc_rpc_client *client) {
     free(client);
 }
 
-/* ---- the pool -------------------------------------------------------------------------------- */
+/* ---- the pool ---- */
 
 /* The peer closed it, or sent bytes that nobody asked for. */
 static bool is_dead(const struct connection *c) {
@@ -203,7 +203,7 @@ static enum mc_status acquire(struct mc_rpc_client *client, uint64_t deadline_ns
     }
 }
 
-/* ---- one call -------------------------------------------------------------------------------- */
+/* ---- one call ---- */
 
 struct call {
     struct mc_rpc_client *client;
@@ -396,7 +396,7 @@ enum mc_status mc_rpc_call(struct mc_rpc_client *client, uint32_t function_id, s
                               reply_body, NULL, errc);
 }
 
-/* ---- many calls ------------------------------------------------------------------------------ */
+/* ---- many calls ---- */
 
 struct many {
     const struct call *call;

@@ -2,11 +2,12 @@
  * rpc: coro_rpc frames (yalantinglibs) over io, bodies by wire.
  *
  * The server has N reactors; a connection lives on one of them. A handler runs inline on the
- * reactor and must not block; requests that may take long run aside (`slow`). Requests on a connection are answered in order, each with its
- * sequence number, so clients may pipeline. Limits, and what happens at them: connections (a
- * further one is closed at once), body bytes (an error answer, then closed), bytes of answers
- * waiting on one connection (the server stops reading from a peer that does not read), time without
- * progress (closed). What is not a frame is closed without an answer, as upstream does.
+ * reactor and must not block; requests that may take long run aside (`slow`). Requests on a
+ * connection are answered in order, each with its sequence number, so clients may pipeline. Limits,
+ * and what happens at them: connections (a further one is closed at once), body bytes (an error
+ * answer, then closed), bytes of answers waiting on one connection (the server stops reading from a
+ * peer that does not read), time without progress (closed). What is not a frame is closed without
+ * an answer, as upstream does.
  *
  * The client is synchronous and pooled: a call takes an idle connection of the peer, writes the
  * request and reads the answer on the calling thread, so that a round trip costs no thread switch.
@@ -39,8 +40,7 @@ enum mc_rpc_errc { /* coro_rpc's numbers */
 /* First 4 bytes of MD5(qualified name), big-endian. */
 uint32_t mc_rpc_function_id(const char *qualified_name);
 
-/* ---- server
- * ---------------------------------------------------------------------------------------------- */
+/* ---- server ---- */
 
 #define MC_RPC_PEER_WORDS 4
 struct mc_rpc_request {
@@ -88,8 +88,7 @@ MC_MUST_USE enum mc_status mc_rpc_server_start(const struct mc_rpc_server_config
                                                struct mc_rpc_server **out, uint16_t *bound_port);
 void mc_rpc_server_stop(struct mc_rpc_server *server); /* ends connections, joins threads */
 
-/* ---- client
- * ---------------------------------------------------------------------------------------------- */
+/* ---- client ---- */
 
 struct mc_rpc_client; /* to one peer; thread safe */
 /* Connects when it must: the peer need not run yet. At most `max_connections` (0 = 1) are open;

@@ -108,7 +108,7 @@ static uint64_t now_ns(void) {
     return mc_now_ns(mc_clock_system());
 }
 
-/* ---- life of a connection -------------------------------------------------------------------- */
+/* ---- life of a connection ---- */
 
 static void connection_forget(struct connection *c) {
     struct worker *w = c->worker;
@@ -196,7 +196,7 @@ static void connection_start_closing(struct connection *c) {
     sweep_start(w);
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 static size_t waiting_bytes(const struct connection *c) {
     return c->out.len - c->out_sent;
@@ -289,7 +289,7 @@ static void buffer_reuse(struct mc_buf *buf) {
     buf->len = 0;
 }
 
-/* ---- reading and handling -------------------------------------------------------------------- */
+/* ---- reading and handling ---- */
 
 /* On the thread aside. */
 static void aside_run(struct mc_task *task) {
@@ -565,7 +565,7 @@ static void aside_back(struct mc_task *task) {
     free(aside);
 }
 
-/* ---- accepting ------------------------------------------------------------------------------- */
+/* ---- accepting ---- */
 
 static void connection_adopt(struct mc_task *task) {
     struct connection *c = mc_container_of(task, struct connection, adopt);
@@ -657,7 +657,7 @@ static void on_connect(struct mc_reactor_fd *watch, uint32_t events) {
     }
 }
 
-/* ---- start and stop -------------------------------------------------------------------------- */
+/* ---- start and stop ---- */
 
 static void register_metrics(struct mc_rpc_server *s) {
     const struct {

@@ -34,7 +34,7 @@ static bool is_final(uint32_t state) {
     return state >= MC_TRANSFER_COMPLETED;
 }
 
-/* ---- the batch's end ------------------------------------------------------------------------- */
+/* ---- the batch's end ---- */
 
 static void futex_wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
@@ -86,7 +86,7 @@ void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status er
     publish_done(batch);
 }
 
-/* ---- planning -------------------------------------------------------------------------------- */
+/* ---- planning ---- */
 
 static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uint64_t length) {
     task->batch = batch;
@@ -202,7 +202,7 @@ static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
     return slices;
 }
 
-/* ---- posting --------------------------------------------------------------------------------- */
+/* ---- posting ---- */
 
 struct post_group {
     struct mc_transport *transport;
@@ -320,7 +320,7 @@ static void submit_chunk(struct mc_batch *batch, struct mc_chunk *chunk,
     mc_batch_task_ended(batch, ended + 1, MC_OK);
 }
 
-/* ---- giving up ------------------------------------------------------------------------------- */
+/* ---- giving up ---- */
 
 static bool cancel_task(struct mc_engine *engine, struct mc_transfer_task *task) {
     if (is_final(atomic_load_explicit(&task->state, memory_order_acquire))) {
@@ -394,7 +394,7 @@ void mc_batch_abort(struct mc_batch *batch, enum mc_status why) {
     }
 }
 
-/* ---- waiting --------------------------------------------------------------------------------- */
+/* ---- waiting ---- */
 
 static bool is_done(struct mc_batch *batch) {
     return atomic_load_explicit(&batch->word, memory_order_acquire) == MC_BATCH_DONE;
@@ -440,7 +440,7 @@ static bool wait_done(struct mc_batch *batch, uint64_t deadline_ns) {
     return true;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life ---- */
 
 static void batch_init(struct mc_batch *batch, struct mc_engine *engine, bool in_call) {
     batch->engine = engine;
@@ -648,7 +648,7 @@ MC_PUBLIC enum mc_status mc_batch_wait(struct mc_batch *batch, uint64_t deadline
     return atomic_load_explicit(&batch->first_error, memory_order_relaxed);
 }
 
-/* ---- submit, wait and free in one ------------------------------------------------------------ */
+/* ---- submit, wait and free in one ---- */
 
 static enum mc_status transfer_few(struct mc_engine *engine,
                                    const struct mc_transfer_request *requests, size_t count,

@@ -22,7 +22,7 @@ MC_PUBLIC uint64_t mc_deadline_in_ms(uint64_t ms) {
     return ms >= (MC_WAIT_FOREVER - now) / MC_MS ? MC_WAIT_FOREVER : now + ms * MC_MS;
 }
 
-/* ---- options and identity -------------------------------------------------------------------- */
+/* ---- options and identity ---- */
 
 static unsigned usable_cores(void) {
     cpu_set_t set;
@@ -119,7 +119,7 @@ static enum mc_status choose_name(struct mc_engine *engine) {
     return MC_OK;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- parts ---- */
 
 static void on_metadata(void *ctx, struct mc_buf *reply) {
     mc_engine_describe(ctx, reply);
@@ -209,7 +209,7 @@ static void stop_reactors(struct mc_engine *engine) {
     }
 }
 
-/* ---- create and destroy ---------------------------------------------------------------------- */
+/* ---- create and destroy ---- */
 
 static void init_parts(struct mc_engine *engine) {
     struct mc_rng rng;
@@ -335,7 +335,7 @@ MC_PUBLIC void mc_engine_destroy(struct mc_engine *engine) {
     destroy_parts(engine);
 }
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- questions ---- */
 
 MC_PUBLIC const char *mc_engine_name(const struct mc_engine *engine) {
     return engine->name;

@@ -27,7 +27,7 @@
 
 struct mc_transfer_task;
 
-/* ---- jobs that wait for peers ---------------------------------------------------------------- */
+/* ---- jobs that wait for peers ---- */
 
 struct mc_job {
     struct mc_job *next;
@@ -41,7 +41,7 @@ void mc_workers_destroy(struct mc_workers *w);
  * so that one peer that does not answer does not delay the others. */
 void mc_workers_submit(struct mc_workers *w, struct mc_job *job);
 
-/* ---- segments -------------------------------------------------------------------------------- */
+/* ---- segments ---- */
 
 /* Type-stable: a slot's memory lives as long as the engine. `word` = id << 32 | closed << 31 |
  * users. */
@@ -84,7 +84,7 @@ const struct mc_peer_buffer *mc_peer_desc_find(const struct mc_peer_desc *desc, 
 void mc_segments_init(struct mc_engine *engine);
 void mc_segments_destroy(struct mc_engine *engine);
 
-/* ---- tasks and batches ----------------------------------------------------------------------- */
+/* ---- tasks and batches ---- */
 
 struct mc_transfer_task {
     struct mc_batch *batch;
@@ -160,11 +160,11 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
 extern const struct mc_transport_ops mc_transport_local_ops;
 
 void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status error);
-void mc_batch_abort(struct mc_batch *batch,
-                    enum mc_status why); /* all unfinished tasks; returns when ended */
+/* All unfinished tasks; returns when ended. */
+void mc_batch_abort(struct mc_batch *batch, enum mc_status why);
 void mc_batch_drop_segments(struct mc_batch *batch);
 
-/* ---- engine ---------------------------------------------------------------------------------- */
+/* ---- engine ---- */
 
 /* Updated once a slice; a line of its own each. */
 struct mc_transport_counters {
@@ -263,8 +263,8 @@ uint64_t mc_env_number(const char *name, uint64_t min, uint64_t max, uint64_t ot
 /* publish.c */
 void mc_publish_init(struct mc_engine *engine);
 void mc_publish_destroy(struct mc_engine *engine);
-/* The name, the address, the descriptor; from then on they are put back when the service lost them.
- */
+/* The name, the address, the descriptor; from then on they are put back when the service
+ * lost them. */
 enum mc_status mc_publish_start(struct mc_engine *engine);
 /* Takes them out of the service; NULL-safe after a start that failed. */
 void mc_publish_stop(struct mc_engine *engine);

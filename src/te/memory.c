@@ -42,7 +42,7 @@ bool mc_name_ok(const char *name, size_t size) {
     return true;
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
+/* ---- finding ---- */
 
 /* Index of the first range that ends behind addr; range_count when none. */
 static size_t lower_bound_locked(const struct mc_engine *engine, uint64_t addr) {
@@ -104,7 +104,7 @@ static void drain(struct mc_engine *engine, struct mc_memory *memory) {
     pthread_mutex_unlock(&engine->drain_lock);
 }
 
-/* ---- the own descriptor ---------------------------------------------------------------------- */
+/* ---- the own descriptor ---- */
 
 void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc) {
     pthread_rwlock_rdlock(&engine->memory_lock);
@@ -159,7 +159,7 @@ void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out) {
     pthread_mutex_unlock(&engine->descriptor_lock);
 }
 
-/* ---- registering ----------------------------------------------------------------------------- */
+/* ---- registering ---- */
 
 static uint64_t estimate(const struct mc_memory *m) {
     return m->remote ? DESCRIPTOR_PER_BUFFER + strlen(m->location) : 0;
@@ -284,7 +284,7 @@ MC_PUBLIC enum mc_status mc_memory_unregister(struct mc_engine *engine, void *ad
     return MC_OK;
 }
 
-/* ---- memory that same-host peers can map ----------------------------------------------------- */
+/* ---- memory that same-host peers can map ---- */
 
 static size_t mapping_length(uint64_t length) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);

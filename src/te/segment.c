@@ -24,7 +24,7 @@ static uint64_t now_ns(void) {
     return mc_now_ns(mc_clock_system());
 }
 
-/* ---- users ----------------------------------------------------------------------------------- */
+/* ---- users ---- */
 
 struct mc_segment_slot *mc_slot_acquire(struct mc_engine *engine, mc_segment_id id) {
     if (id < 0) {
@@ -84,7 +84,7 @@ static void reclaim(struct mc_job *job) {
     pthread_mutex_unlock(&engine->table_lock);
 }
 
-/* ---- descriptors ----------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment) {
     struct mc_segment_slot *slot = mc_slot_of(segment);
@@ -248,7 +248,7 @@ static uint64_t fetch_deadline(const struct mc_engine *engine) {
     return now_ns() + (uint64_t)(limits->connect_timeout_ms + limits->reply_timeout_ms) * MC_MS;
 }
 
-/* ---- slices that wait for a descriptor ------------------------------------------------------- */
+/* ---- slices that wait for a descriptor ---- */
 
 static struct mc_slice_op *pop(struct mc_segment_slot *slot, struct mc_list *list) {
     struct mc_slice_op *slice = NULL;
@@ -329,7 +329,7 @@ void mc_slot_cancel_waiting(struct mc_segment_slot *slot, struct mc_transfer_tas
     }
 }
 
-/* ---- opening and closing --------------------------------------------------------------------- */
+/* ---- opening and closing ---- */
 
 static void slot_init(struct mc_engine *engine, struct mc_segment_slot *slot) {
     slot->base.engine = engine;
@@ -503,7 +503,7 @@ MC_PUBLIC enum mc_status mc_segment_close(struct mc_engine *engine, mc_segment_i
     return status;
 }
 
-/* ---- questions about a segment --------------------------------------------------------------- */
+/* ---- questions about a segment ---- */
 
 MC_PUBLIC enum mc_status mc_segment_refresh(struct mc_engine *engine, mc_segment_id segment) {
     struct mc_segment_slot *slot = mc_slot_acquire(engine, segment);
@@ -618,7 +618,7 @@ struct mc_segment *mc_engine_segment(struct mc_engine *engine, mc_segment_id id)
     return slot == NULL ? NULL : &slot->base;
 }
 
-/* ---- routes: what can reach the peer --------------------------------------------------------- */
+/* ---- routes: what can reach the peer ---- */
 
 /* Fetch first, unless that failed just now. */
 static bool is_fresh(struct mc_segment_slot *slot) {

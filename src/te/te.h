@@ -17,7 +17,7 @@
 
 #define MC_TRANSPORT_MAX 8 /* transports of one engine */
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 /* A registered range. Immutable after registration but for `users`. */
 struct mc_memory {
@@ -36,7 +36,7 @@ struct mc_memory {
 struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uint64_t length);
 void mc_memory_release(struct mc_memory *memory);
 
-/* ---- peers ----------------------------------------------------------------------------------- */
+/* ---- peers ---- */
 
 /* What is known of an opened segment, from its descriptor (wire: docs/wire.md). Replaced as a whole
  * on refresh; holders keep a reference. */
@@ -44,8 +44,7 @@ struct mc_peer_buffer {
     uint64_t addr;
     uint64_t length;
     char location[64];
-    int32_t shm_slot; /* ours: its place in the owner's shared control page; -1 when the peer offers
-                         none */
+    int32_t shm_slot;  /* ours: place in the owner's shared control page; -1 = not offered */
     bool shm_mappable; /* ours: memory of mc_memory_alloc, a memfd that same-host peers can map */
 };
 struct mc_peer_desc {
@@ -67,14 +66,14 @@ struct mc_segment { /* one opened segment; lives until closed and unused */
     struct mc_engine *engine;
     mc_segment_id id;
     /* private to engine.c and transports follow behind their own structs */
-    void *transport_state[MC_TRANSPORT_MAX]; /* indexed by mc_transport.index; made and freed by the
-                                                transport */
+    /* Indexed by mc_transport.index; made and freed by the transport. */
+    void *transport_state[MC_TRANSPORT_MAX];
 };
 /* A counted reference to the current descriptor. */
 struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment);
 void mc_peer_desc_put(struct mc_peer_desc *desc);
 
-/* ---- slices ---------------------------------------------------------------------------------- */
+/* ---- slices ---- */
 
 /* The unit of work: one contiguous move. Embedded in the task's memory, so posting allocates
  * nothing. The engine fills the first part; the transport owns `transport_link` and
@@ -105,7 +104,7 @@ struct mc_slice_op {
  * another lane of the same transport may work. The engine may post again from inside this call. */
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable);
 
-/* ---- transports ------------------------------------------------------------------------------ */
+/* ---- transports ---- */
 
 struct mc_transport;
 struct mc_transport_ops {
@@ -176,12 +175,12 @@ MC_MUST_USE enum mc_status mc_engine_create_with(const struct mc_engine_options 
                                                  size_t count, struct mc_engine **engine);
 
 /* What transports need of the engine. */
-const struct mc_engine_options *
-mc_engine_config(const struct mc_engine *engine);           /* numbers hold no 0 = default */
+/* Numbers hold no 0 = default. */
+const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine);
 const char *mc_engine_host(const struct mc_engine *engine); /* the address told to peers */
 struct mc_uuid mc_engine_id(const struct mc_engine *engine);
-const char *
-mc_engine_boot_id(const struct mc_engine *engine); /* of this host's kernel; "" when unknown */
+/* Of this host's kernel; "" when unknown. */
+const char *mc_engine_boot_id(const struct mc_engine *engine);
 struct mc_metrics *mc_engine_registry(struct mc_engine *engine);
 struct mc_reactor;
 unsigned mc_engine_reactor_count(const struct mc_engine *engine);

@@ -13,8 +13,7 @@
 
 #include "wire/tables.h"
 
-/* ---- pieces
- * ---------------------------------------------------------------------------------------------- */
+/* ---- pieces ---- */
 
 MC_VEC_OF(t_strs, mc_t_str);
 MC_VEC_OF(t_u64s, mc_t_u64);
@@ -52,8 +51,7 @@ MC_STRUCT(old_replicate_config, mw_replicate_config, CONFIG(replica_num, mc_t_u6
           CONFIG(host_id, mc_t_str), CONFIG(group_ids, t_opt_strs));
 _Static_assert(MC_SOFT_PIN_ENABLE == 1, "the old flag and the new action share a byte");
 
-/* ---- replicas
- * -------------------------------------------------------------------------------------------- */
+/* ---- replicas ---- */
 
 MC_STRUCT_SHARED(mc_t_buffer, mw_buffer, F(mw_buffer, size, mc_t_u64),
                  F(mw_buffer, address, mc_t_u64), F(mw_buffer, protocol, mc_t_str),
@@ -103,8 +101,7 @@ MC_COMPOSED(MC_KIND_ALIAS, old_object_meta, mw_object_meta, F(mw_object_meta, ke
 MC_VEC_OF(t_object_metas, t_object_meta);
 MC_VEC_OF(old_object_metas, old_object_meta);
 
-/* ---- answers
- * --------------------------------------------------------------------------------------------- */
+/* ---- answers ---- */
 
 MC_STRUCT(t_ping_reply, mw_ping_reply, F(mw_ping_reply, view_version, mc_t_i64),
           F(mw_ping_reply, client_status, mc_t_i32));
@@ -195,8 +192,7 @@ MC_VEC_OF(old_e_lists, old_e_list);
 MC_VEC_OF(t_e_replicas, e_replicas);
 MC_VEC_OF(old_t_e_replicas, old_e_replicas);
 
-/* ---- arguments
- * ------------------------------------------------------------------------------------------- */
+/* ---- arguments ---- */
 
 #define A(ctype, member, table) F(mw_a_##ctype, member, table)
 MC_STRUCT(a_key, mw_a_key, A(key, key, mc_t_str), A(key, tenant, mc_t_str));
@@ -293,8 +289,7 @@ MC_STRUCT(a_batch_evict_disk, mw_a_batch_evict_disk, A(batch_evict_disk, client,
           A(batch_evict_disk, keys, t_strs), A(batch_evict_disk, tenant, mc_t_str),
           A(batch_evict_disk, type, mc_t_i32));
 
-/* ---- the RPCs
- * -------------------------------------------------------------------------------------------- */
+/* ---- the RPCs ---- */
 
 #define SAME(rpc, args, ret) [MC_RPC_##rpc] = MC_RPC_ONE_VERSION(args, ret)
 #define BOTH(rpc, args, ret, old_args, old_ret)                                                    \

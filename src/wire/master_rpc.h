@@ -226,8 +226,7 @@ struct mw_uuid_strs {
     struct mc_vec strs;
 };
 
-/* ---- arguments
- * ------------------------------------------------------------------------------------------- */
+/* ---- arguments ---- */
 
 struct mw_a_key {
     struct mc_str key, tenant;
@@ -394,8 +393,7 @@ struct mw_a_batch_evict_disk {
     int32_t type;
 };
 
-/* ---- the table
- * ------------------------------------------------------------------------------------------- */
+/* ---- the table ---- */
 
 /* X(Name, argument struct, answer struct). A lone UUID, vector or string parameter has that type
  * itself. */

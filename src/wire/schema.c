@@ -15,8 +15,8 @@
 
 #define META_LITERAL     0x04u
 #define META_WIDTH_SHIFT 3
-#define META_KNOWN                                                                                 \
-    0x1cu /* literal and width; "compatible" trailing fields are in no type of ours */
+/* Literal and width; "compatible" trailing fields are in no type of ours. */
+#define META_KNOWN         0x1cu
 #define COUNTS_TO_DISTRUST 64 /* below this, an element's smallest size need not be looked up */
 
 const struct mc_type mc_t_i32 = {MC_KIND_I32, 4, NULL, NULL, 0, NULL};
@@ -40,8 +40,7 @@ const struct mc_type mc_t_uuid = {MC_KIND_PAIR, sizeof(struct mc_uuid), NULL, uu
 _Static_assert(sizeof(struct mc_uuid) == 16, "a UUID is copied as it travels");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "integers are copied as they travel");
 
-/* ---- literals and hashes
- * --------------------------------------------------------------------------------- */
+/* ---- literals and hashes ---- */
 
 /* No literal byte is NUL, so that a literal in a body ends at the first one. */
 static const uint8_t KIND_LITERAL[] = {
@@ -123,8 +122,7 @@ uint32_t mc_type_hash(const struct mc_type *type) {
     return hash;
 }
 
-/* ---- encoder
- * --------------------------------------------------------------------------------------------- */
+/* ---- encoder ---- */
 
 struct encoder {
     char *at;
@@ -155,8 +153,8 @@ static inline void put_bytes(struct encoder *e, const void *bytes, size_t len) {
     }
 }
 
-/* When the count does not fit the width, what is written is thrown away later; see mc_wire_encode.
- */
+/* When the count does not fit the width, what is written is thrown away later;
+ * see mc_wire_encode. */
 static inline void put_count(struct encoder *e, uint64_t count) {
     if (count > e->largest_count) {
         e->largest_count = count;
@@ -318,8 +316,7 @@ void mc_wire_encode(const struct mc_type *type, uint32_t hash, const void *value
     out->len = (size_t)(e.at - out->data);
 }
 
-/* ---- decoder
- * --------------------------------------------------------------------------------------------- */
+/* ---- decoder ---- */
 
 struct decoder {
     const char *at;

@@ -34,8 +34,7 @@ enum mc_kind {
     MC_KIND_VEC,      /* struct mc_vec of elem */
     MC_KIND_MAP,      /* struct mc_vec of elem, where elem is the struct {key, value} */
     MC_KIND_OPT,      /* struct { bool has; T value; }: fields[0] is has, fields[1] the value */
-    MC_KIND_VARIANT,  /* struct { uint8_t tag; union }: fields[0] is the tag, then the alternatives
-                       */
+    MC_KIND_VARIANT,  /* struct { uint8_t tag; union }: fields[0] is the tag, then each case */
     MC_KIND_EXPECTED, /* struct { int32_t error; T value; }: fields[0] is the error, fields[1] T */
     MC_KIND_STRUCT,   /* fields in wire order */
     MC_KIND_PAIR,  /* pair of two 64-bit integers: as STRUCT, but the literal has its alignment */
@@ -80,8 +79,8 @@ uint32_t mc_type_hash(const struct mc_type *type); /* computed; keep the result 
 void mc_wire_encode(const struct mc_type *type, uint32_t hash, const void *value,
                     struct mc_buf *out);
 
-/* Reads only the leading hash (low bit cleared; 0 of an empty body) so that a table can be chosen.
- */
+/* Reads only the leading hash (low bit cleared;
+ * 0 of an empty body) so that a table can be chosen. */
 MC_MUST_USE enum mc_status mc_wire_peek_hash(struct mc_str body, uint32_t *hash);
 
 /* Decodes the whole body. Accepts bodies with and without a literal and all size widths. *value is

@@ -23,7 +23,7 @@ void mc_segment_desc_timestamp(char out[40]) {
     snprintf(out + len, 40 - len, ".%06ld", (long)now.tv_usec);
 }
 
-/* ---- encoding -------------------------------------------------------------------------------- */
+/* ---- encoding ---- */
 
 static json_t *encode_buffers(const struct mc_segment_desc *desc) {
     json_t *buffers = json_array();
@@ -77,7 +77,7 @@ void mc_segment_desc_finish(void *json, struct mc_buf *out) {
     json_decref(json);
 }
 
-/* ---- decoding -------------------------------------------------------------------------------- */
+/* ---- decoding ---- */
 
 static enum mc_status bad(const char *what) {
     mc_debug("segment descriptor rejected reason=\"%s\"", what);

@@ -36,8 +36,7 @@
 #define MC_MAP_OF(name, entry)                                                                     \
     static const struct mc_type name = {MC_KIND_MAP, sizeof(struct mc_vec), &(entry), NULL, 0, NULL}
 
-/* ---- RPC tables
- * ------------------------------------------------------------------------------------------ */
+/* ---- RPC tables ---- */
 
 #define MC_RPC_ONE_VERSION(args, ret)                                                              \
     {                                                                                              \

@@ -70,8 +70,8 @@ static void build(struct mc_rng *rng, const struct fixture *f, struct mc_buf *ou
     }
 }
 
-/* Sends the stream in pieces and reads whatever comes, until the server has ended the connection.
- */
+/* Sends the stream in pieces and reads whatever comes,
+ * until the server has ended the connection. */
 static void exchange(struct mc_rng *rng, const struct fixture *f, const struct mc_buf *stream) {
     struct mc_addr addr;
     struct mc_stream s;

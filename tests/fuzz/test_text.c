@@ -169,8 +169,7 @@ static void test_sizes_durations_and_numbers(void **state) {
     assert_true(accepted > 1000);
 }
 
-/* ---- options
- * --------------------------------------------------------------------------------------------- */
+/* ---- options ---- */
 
 struct config {
     const char *config_path;

@@ -183,8 +183,8 @@ static void test_random_bytes_behind_every_hash(void **state) {
     mc_arena_free(&f.arena);
 }
 
-/* Counts that promise more than the message holds end in an error before memory is taken for them.
- */
+/* Counts that promise more than the message holds end in an error before memory is taken
+ * for them. */
 static void test_huge_counts(void **state) {
     struct fuzzer f;
     fuzzer_start(&f, 3);

@@ -108,7 +108,7 @@ def restart(peers, master, client, node):
     print(f"      {client} client on a restarted {master} master: writes again after {took:.1f} s")
 
 
-# ---- checksums ---------------------------------------------------------------------------------------------
+# ---- checksums ----
 
 def crc64(data):
     """CRC-64/ECMA-182, bit by bit: a second opinion."""
@@ -156,7 +156,7 @@ def checksums(peers, master, w, r):
     compared += reader.get("large", 4, 5 << 20)
 
 
-# ---- engines -----------------------------------------------------------------------------------------------
+# ---- engines ----
 
 def engines(peers, initiator, target, metadata="p2p", env=None, checked_writes=True):
     where = metadata_of(peers, metadata)

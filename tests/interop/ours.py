@@ -9,7 +9,7 @@ lib = ctypes.CDLL(os.environ["MOONCAKE_LIBRARY"])
 MINUTE_MS = 60000
 
 
-# ---- mooncake/store.h --------------------------------------------------------------------------------------
+# ---- mooncake/store.h ----
 
 class StoreOptions(Structure):
     _fields_ = [("master", c_char_p), ("metadata", c_char_p), ("local_hostname", c_char_p),
@@ -250,7 +250,7 @@ class Store:
         return 0
 
 
-# ---- compat/store_c.h --------------------------------------------------------------------------------------
+# ---- compat/store_c.h ----
 
 class StoreC(Store):
     """The same agent through the C ABI that upstream's Go and Rust bindings load; what the ABI lacks stays Store's (the
@@ -353,7 +353,7 @@ class StoreC(Store):
         return super().close_store()
 
 
-# ---- mooncake/transfer.h -----------------------------------------------------------------------------------
+# ---- mooncake/transfer.h ----
 
 class EngineOptions(Structure):
     _fields_ = [("metadata", c_char_p), ("local_name", c_char_p), ("host", c_char_p), ("rpc_port", c_uint16),

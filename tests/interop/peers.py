@@ -40,7 +40,7 @@ class Skip(Exception):
     """The machine lacks what the test needs."""
 
 
-# ---- the upstream wheel ------------------------------------------------------------------------------------
+# ---- the upstream wheel ----
 
 def candidate_pythons():
     """Interpreters to try, the default one first; the wheel exists for some versions only."""
@@ -125,7 +125,7 @@ def wheel(build, release):
     return Wheel(directory)
 
 
-# ---- ports and raw calls -----------------------------------------------------------------------------------
+# ---- ports and raw calls ----
 
 def free_port():
     """A port nobody has now, below the ephemeral range so that outgoing connections do not take it meanwhile. The
@@ -170,7 +170,7 @@ def http_get(url, timeout=5):
         return answer.read().decode()
 
 
-# ---- processes ---------------------------------------------------------------------------------------------
+# ---- processes ----
 
 class Died(Exception):
     pass

@@ -154,7 +154,7 @@ def everything(w, r, tag, segments, sizes):
     return compared
 
 
-# ---- transfer engine ---------------------------------------------------------------------------------------
+# ---- transfer engine ----
 
 def arrived(b, address, seed, size, settle):
     """Compares the target's memory. Protocol version 1 has no acknowledgement: then a write may still be on its way."""

@@ -91,7 +91,7 @@ static void check_liveness(struct sim *sim, struct sim_process *process) {
     }
 }
 
-/* ---- the books ----------------------------------------------------------------------------- */
+/* ---- the books ---- */
 
 struct books {
     struct sim *sim;

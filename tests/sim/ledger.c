@@ -13,7 +13,7 @@
  */
 #include "sim/sim.h"
 
-/* ---- entries ------------------------------------------------------------------------------- */
+/* ---- entries ---- */
 
 static bool promised(const struct sim_extent *e, uint64_t now_ms) {
     return e->lease_until_ms > now_ms || (!e->complete && e->write_until_ms > now_ms);
@@ -56,8 +56,8 @@ static const char *name_of(unsigned key) {
     return key == SIM_NO_KEY ? "(another key)" : sim_key_name(key);
 }
 
-/* What was promised about memory that has gone is void: nothing is read from there or lands there.
- */
+/* What was promised about memory that has gone is void:
+ * nothing is read from there or lands there. */
 static bool reachable(const struct sim *sim, const struct sim_extent *e) {
     for (unsigned i = 0; i < SIM_NODES; i++) {
         const struct sim_region *region = sim->nodes[i].region;
@@ -93,7 +93,7 @@ static void check_free(struct sim *sim, uint64_t address, uint64_t size, unsigne
     }
 }
 
-/* ---- what each kind of answer means --------------------------------------------------------- */
+/* ---- what each kind of answer means ---- */
 
 static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, uint64_t operation,
                     const struct mw_e_vec *answer) {
@@ -200,7 +200,7 @@ static void mounted(struct sim *sim, const struct mw_segment *segment, int32_t e
     }
 }
 
-/* ---- from bytes ---------------------------------------------------------------------------- */
+/* ---- from bytes ---- */
 
 static void spy_starts(struct sim *sim, const struct mw_a_batch_put_start *args,
                        const struct mc_vec *ret, uint64_t operation) {
@@ -350,7 +350,7 @@ void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request
     mc_arena_reset(arena);
 }
 
-/* ---- losses -------------------------------------------------------------------------------- */
+/* ---- losses ---- */
 
 /* The promises of a master that has gone are still believed by those who got them. */
 void sim_ledger_master_lost(struct sim *sim) {

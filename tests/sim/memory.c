@@ -40,7 +40,7 @@ struct piece {
     uint8_t bytes[]; /* of a write */
 };
 
-/* ---- regions ------------------------------------------------------------------------------- */
+/* ---- regions ---- */
 
 struct sim_region *sim_region_make(struct sim *sim, uint64_t base, uint64_t size) {
     struct sim_region *region = mc_alloc(sizeof(*region));
@@ -79,7 +79,7 @@ static uint8_t *reach(struct sim_node *node, uint64_t address, uint64_t length) 
     return region->bytes + (address - region->base);
 }
 
-/* ---- pieces -------------------------------------------------------------------------------- */
+/* ---- pieces ---- */
 
 static void transfer_unref(struct transfer *transfer) {
     if (--transfer->refs == 0) {
@@ -166,7 +166,7 @@ static void piece_lands(struct sim *sim, void *arg, uint64_t word) {
     free(piece);
 }
 
-/* ---- moves --------------------------------------------------------------------------------- */
+/* ---- moves ---- */
 
 static void post_piece(struct sim *sim, struct transfer *transfer, struct flow *flow,
                        uint64_t offset, uint64_t length) {
@@ -248,7 +248,7 @@ void sim_port_move(struct mc_port *port, struct mc_port_move *moves, size_t coun
     transfer_unref(transfer);
 }
 
-/* ---- reading in place ---------------------------------------------------------------------- */
+/* ---- reading in place ---- */
 
 /* A third of the clients live beside each node. */
 static bool same_host(const struct sim_process *process, const struct sim_node *node) {

@@ -63,7 +63,7 @@ static void finish(struct sim *sim, struct call *call, enum mc_status status) {
     }
 }
 
-/* ---- the way back -------------------------------------------------------------------------- */
+/* ---- the way back ---- */
 
 static void answer_arrives(struct sim *sim, void *arg, uint64_t word) {
     struct answer *answer = arg;
@@ -101,7 +101,7 @@ static void refuse(struct sim *sim, struct call *call) {
     sim_at(sim, sim->now_ns + sim_latency(sim), refusal_arrives, call, 0);
 }
 
-/* ---- at the master ------------------------------------------------------------------------- */
+/* ---- at the master ---- */
 
 static void carry_out(struct sim *sim, struct call *call) {
     struct mc_str body = {call->request.data, call->request.len};
@@ -153,7 +153,7 @@ static void request_arrives(struct sim *sim, void *arg, uint64_t word) {
     call_unref(call);
 }
 
-/* ---- the way there ------------------------------------------------------------------------- */
+/* ---- the way there ---- */
 
 static void send_request(struct sim *sim, struct call *call) {
     call->refs++;

@@ -31,7 +31,7 @@ unsigned sim_key_find(struct mc_str name) {
     return SIM_NO_KEY;
 }
 
-/* ---- values -------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static uint64_t word_of(uint64_t id, uint64_t i) {
     uint64_t word = id + i * 0x9e3779b97f4a7c15u;
@@ -100,7 +100,7 @@ void sim_oracle_ended(struct sim *sim, uint64_t operation, unsigned key) {
     }
 }
 
-/* ---- evidence ------------------------------------------------------------------------------ */
+/* ---- evidence ---- */
 
 /* All but those of `operation`. */
 static void others_gone(struct sim *sim, unsigned key, uint64_t began_ns, uint64_t operation) {

@@ -57,23 +57,16 @@ struct sim_options {
 };
 
 /* What happened, so that a test can prove that it was not nothing. */
-#define SIM_COVERAGE(X)                                                                            \
-    X(gets)                                                                                        \
-    X(gets_ok)                                                                                     \
-    X(gets_missing)                                                                                \
-    X(gets_not_ready)                                                                              \
-    X(gets_lease_expired)                                                                          \
-    X(gets_failed)                                                                                 \
-    X(bytes_verified)                                                                              \
-    X(puts)                                                                                        \
-    X(puts_ok)                                                                                     \
-    X(puts_refused)                                                                                \
-    X(puts_failed) X(upserts) X(upserts_ok) X(upserts_failed) X(removes_ok) X(removes_leased)      \
-        X(exist_answers) X(views) X(view_reads) X(requests) X(requests_lost) X(requests_doubled)   \
-            X(requests_late) X(answers_lost) X(answers_late) X(pieces) X(pieces_late) X(acks_lost) \
-                X(moves_refused) X(master_crashes) X(node_crashes) X(client_crashes) X(cuts)       \
-                    X(leaves) X(remounts) X(failovers) X(renewals) X(in_doubt)                     \
-                        X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked)
+/* clang-format off */
+#define SIM_COVERAGE(X) \
+    X(gets) X(gets_ok) X(gets_missing) X(gets_not_ready) X(gets_lease_expired) X(gets_failed) \
+    X(bytes_verified) X(puts) X(puts_ok) X(puts_refused) X(puts_failed) X(upserts) X(upserts_ok) \
+    X(upserts_failed) X(removes_ok) X(removes_leased) X(exist_answers) X(views) X(view_reads) \
+    X(requests) X(requests_lost) X(requests_doubled) X(requests_late) X(answers_lost) \
+    X(answers_late) X(pieces) X(pieces_late) X(acks_lost) X(moves_refused) X(master_crashes) \
+    X(node_crashes) X(client_crashes) X(cuts) X(leaves) X(remounts) X(failovers) X(renewals) \
+    X(in_doubt) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked)
+/* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
     SIM_COVERAGE(X)
@@ -98,7 +91,7 @@ struct sim_result {
 
 void sim_run(const struct sim_options *options, struct sim_result *result);
 
-/* ---- the inside ---------------------------------------------------------------------------- */
+/* ---- the inside ---- */
 
 struct sim;
 /* Handlers own `arg`. While sim->closing they only give it back. */

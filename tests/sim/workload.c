@@ -19,7 +19,7 @@ struct batch {
 
 static const uint64_t SIZES[] = {40, 190, 700, 1400};
 
-/* ---- choosing ------------------------------------------------------------------------------ */
+/* ---- choosing ---- */
 
 static unsigned some_key(struct sim *sim) {
     /* the first ones are hot */
@@ -66,7 +66,7 @@ static void group_names(struct batch *b, const char **names) {
     }
 }
 
-/* ---- telling ------------------------------------------------------------------------------- */
+/* ---- telling ---- */
 
 static bool answered(enum mc_status status) {
     return status != MC_RPC_FAIL && status != MC_RPC_TIMEOUT && status != MC_TRANSFER_FAIL;
@@ -118,7 +118,7 @@ static void count_get(struct sim *sim, enum mc_status status) {
     }
 }
 
-/* ---- operations ---------------------------------------------------------------------------- */
+/* ---- operations ---- */
 
 static void get(struct sim_client *client, size_t count) {
     struct sim_process *process = &client->process;

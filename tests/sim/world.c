@@ -15,7 +15,7 @@
 #define FSCK_EVERY_EVENTS 97 /* a prime: not in step with anything */
 #define EVENTS_MAX        2000000
 
-/* ---- saying -------------------------------------------------------------------------------- */
+/* ---- saying ---- */
 
 void sim_say(struct sim *sim, const char *format, ...) {
     va_list args;
@@ -47,7 +47,7 @@ void sim_note(struct sim *sim, uint64_t word) {
     sim->result->hash = hash ^ hash >> 29;
 }
 
-/* ---- chance -------------------------------------------------------------------------------- */
+/* ---- chance ---- */
 
 bool sim_odds(struct sim *sim, unsigned of_100) {
     return mc_rng_below(&sim->rng, 100) < of_100;
@@ -73,7 +73,7 @@ uint64_t sim_latency(struct sim *sim) {
     return ns;
 }
 
-/* ---- events -------------------------------------------------------------------------------- */
+/* ---- events ---- */
 
 static bool earlier(const struct sim_event *a, const struct sim_event *b) {
     return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
@@ -112,7 +112,7 @@ static struct sim_event take_first(struct sim *sim) {
     return first;
 }
 
-/* ---- processes ----------------------------------------------------------------------------- */
+/* ---- processes ---- */
 
 static uint64_t process_now(const struct mc_clock *clock) {
     const struct sim_process *process = mc_container_of(clock, struct sim_process, clock);
@@ -207,7 +207,7 @@ void sim_sleep(struct sim_process *process, uint64_t ns) {
     }
 }
 
-/* ---- the master ---------------------------------------------------------------------------- */
+/* ---- the master ---- */
 
 static uint64_t world_now(const struct mc_clock *clock) {
     return mc_container_of(clock, struct sim, clock)->now_ns;
@@ -269,7 +269,7 @@ static void check_master(struct sim *sim) {
     SIM_COUNT(sim, fscks);
 }
 
-/* ---- faults -------------------------------------------------------------------------------- */
+/* ---- faults ---- */
 
 static void master_returns(struct sim *sim, void *arg, uint64_t word) {
     if (!sim->closing && sim->master == NULL) {
@@ -351,7 +351,7 @@ static void fault_event(struct sim *sim, void *arg, uint64_t word) {
            fault_event, NULL, 0);
 }
 
-/* ---- phases -------------------------------------------------------------------------------- */
+/* ---- phases ---- */
 
 static unsigned one_of(struct sim *sim, unsigned a, unsigned b, unsigned c) {
     unsigned of[] = {a, b, c};

@@ -16,7 +16,7 @@ const char *__tsan_default_suppressions(void) {
 
 const struct cluster_role *cluster_roles;
 
-/* ---- roles --------------------------------------------------------------------------------- */
+/* ---- roles ---- */
 
 static struct mc_master_service *start_master(const struct cluster_master_options *options) {
     struct mc_master_service_config config;
@@ -110,7 +110,7 @@ int cluster_child(int argc, char **argv) {
     return 1;
 }
 
-/* ---- processes ----------------------------------------------------------------------------- */
+/* ---- processes ---- */
 
 struct cluster_process cluster_spawn(const char *role, const char *argument) {
     int ends[2];
@@ -192,7 +192,7 @@ void cluster_kill(struct cluster_process *process, int signal_number) {
     process->pid = 0;
 }
 
-/* ---- in this process ----------------------------------------------------------------------- */
+/* ---- in this process ---- */
 
 struct mc_master_service *cluster_start_master(const struct cluster_master_options *options) {
     return start_master(options);

@@ -4,7 +4,7 @@
 
 #include "client/checksum.h"
 
-/* ---- the master ---------------------------------------------------------------------------- */
+/* ---- the master ---- */
 
 static struct fake_object *find(struct fake_port *fake, struct mc_str key) {
     for (size_t i = 0; i < FAKE_OBJECTS; i++) {
@@ -309,7 +309,7 @@ static void handle(struct fake_port *fake, enum mc_master_rpc rpc, const void *a
     }
 }
 
-/* ---- the port ------------------------------------------------------------------------------ */
+/* ---- the port ---- */
 
 static struct fake_port *of(struct mc_port *port) {
     return mc_container_of(port, struct fake_port, port);

@@ -17,7 +17,7 @@
 #define READY_WAIT_MS   20000
 #define CALL_TIMEOUT_MS 60000
 
-/* ---- processes ------------------------------------------------------------------------------- */
+/* ---- processes ---- */
 
 static void program_path(const char *program, char *out, size_t size) {
     char self[512];
@@ -174,8 +174,7 @@ int live_end(struct live *p, int signal_number) {
     return status;
 }
 
-/* ---- /proc -------------------------------------------------------------------------------------
- */
+/* ---- /proc ---- */
 
 static uint64_t status_field(const struct live *p, const char *name) {
     char path[64], line[256];
@@ -228,8 +227,7 @@ uint64_t live_cpu_ms(const struct live *p) {
     return (user + sys) * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
 }
 
-/* ---- talking -----------------------------------------------------------------------------------
- */
+/* ---- talking ---- */
 
 int live_connect(uint16_t port) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};

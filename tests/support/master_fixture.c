@@ -81,8 +81,7 @@ struct mc_vec strs(struct fixture *f, size_t count, const char *const *texts) {
     return (struct mc_vec){items, count};
 }
 
-/* ---- segments and clients
- * -------------------------------------------------------------------------------- */
+/* ---- segments and clients ---- */
 
 struct mw_segment segment_of(struct fixture *f, const char *name, uint64_t size) {
     struct mw_segment s = {.id = {9, f->next_base >> 20},
@@ -136,8 +135,7 @@ int32_t remount(struct fixture *f, struct mc_uuid client, struct mw_segment *seg
     return r.error;
 }
 
-/* ---- objects
- * --------------------------------------------------------------------------------------------- */
+/* ---- objects ---- */
 
 struct mw_replicate_config replicas(uint64_t count) {
     return (struct mw_replicate_config){.replica_num = count};
@@ -246,8 +244,7 @@ int64_t remove_all(struct fixture *f, const char *tenant, bool force) {
     return removed;
 }
 
-/* ---- numbers
- * --------------------------------------------------------------------------------------------- */
+/* ---- numbers ---- */
 
 uint64_t used_bytes(struct fixture *f) {
     struct mc_master_totals t;

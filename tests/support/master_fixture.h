@@ -38,12 +38,12 @@ void advance_ms(struct fixture *f, uint64_t ms);
 void tick_for_ms(struct fixture *f, uint64_t ms);
 void tick(struct fixture *f);
 
-struct mc_uuid mount(struct fixture *f, const char *name,
-                     uint64_t size); /* by client_a; also remounted and alive */
+/* By client_a; also remounted and alive. */
+struct mc_uuid mount(struct fixture *f, const char *name, uint64_t size);
 struct mc_uuid mount_for(struct fixture *f, struct mc_uuid client, const char *name, uint64_t size);
 int32_t mount_as(struct fixture *f, struct mc_uuid client, struct mw_segment segment);
-struct mw_segment segment_of(struct fixture *f, const char *name,
-                             uint64_t size); /* a fresh id and address */
+/* A fresh id and address. */
+struct mw_segment segment_of(struct fixture *f, const char *name, uint64_t size);
 
 struct mw_replicate_config replicas(uint64_t count);
 int32_t put_start(struct fixture *f, const char *key, uint64_t size);

@@ -16,7 +16,8 @@ void mc_test_verify(const void *buffer, size_t len, uint64_t seed) {
     assert_true(len > 0);
     for (size_t i = 0; i < len; i++) {
         if (((const uint8_t *)buffer)[i] != pattern(i, seed)) {
-            fail_msg("byte %zu of %zu is %02x, not %02x", i, len, ((const uint8_t *)buffer)[i], pattern(i, seed));
+            fail_msg("byte %zu of %zu is %02x, not %02x", i, len, ((const uint8_t *)buffer)[i],
+                     pattern(i, seed));
         }
     }
 }

@@ -1,6 +1,6 @@
 /*
- * What every test uses: cmocka, and a pattern whose every byte depends on its place and a seed, so that a byte that is
- * missing, doubled or moved is seen.
+ * What every test uses: cmocka, and a pattern whose every byte depends on its place and a seed, so
+ * that a byte that is missing, doubled or moved is seen.
  */
 #ifndef MC_TESTS_SUPPORT_H
 #define MC_TESTS_SUPPORT_H

@@ -63,7 +63,7 @@ static struct shm_segment *state_of(struct mc_transport *t, struct mc_segment *s
     return __atomic_load_n(&segment->transport_state[t->index], __ATOMIC_ACQUIRE);
 }
 
-/* ---- views ----------------------------------------------------------------------------------- */
+/* ---- views ---- */
 
 static void mapping_put(struct shm_mapping *mapping) {
     if (mapping != NULL &&
@@ -165,7 +165,7 @@ static bool make_entry(struct shm_host *host, const struct shm_view *old,
     return true;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 static struct shm_segment *state_make(struct mc_transport *t, struct mc_segment *segment) {
     struct shm_segment *state = state_of(t, segment);
@@ -272,7 +272,7 @@ static bool shm_serves(struct mc_transport *t, struct mc_segment *segment,
     return found;
 }
 
-/* ---- copying --------------------------------------------------------------------------------- */
+/* ---- copying ---- */
 
 /* Copies by the kernel: one system call for each run of slices of one kind. */
 struct kernel_run {
@@ -417,7 +417,7 @@ static const void *shm_map(struct mc_transport *t, struct mc_segment *segment, u
     return ptr;
 }
 
-/* ---- start and stop -------------------------------------------------------------------------- */
+/* ---- start and stop ---- */
 
 static void shm_describe(struct mc_transport *t, void *json_object) {
     json_t *ours = json_object_get(json_object, "mooncake_c");

@@ -70,7 +70,7 @@ struct shm_control {
 };
 _Static_assert(offsetof(struct shm_control, guests) % MC_CACHE_LINE == 0, "lines are aligned");
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 enum shm_ask { SHM_ASK_ATTACH = 1, SHM_ASK_BUFFER = 2 };
 struct shm_request {
@@ -90,7 +90,7 @@ struct shm_reply {
 
 extern const struct mc_transport_ops mc_transport_shm_ops;
 
-/* ---- owner ----------------------------------------------------------------------------------- */
+/* ---- owner ---- */
 
 struct shm_owner;
 enum mc_status shm_owner_start(struct mc_engine *engine, struct shm_owner **out);
@@ -99,7 +99,7 @@ const char *shm_owner_socket(const struct shm_owner *owner);
 void shm_owner_add(struct shm_owner *owner, struct mc_memory *memory);
 void shm_owner_remove(struct shm_owner *owner, struct mc_memory *memory);
 
-/* ---- guest ----------------------------------------------------------------------------------- */
+/* ---- guest ---- */
 
 /* An attachment to one engine; counted. */
 struct shm_host {

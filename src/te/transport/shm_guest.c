@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "te/transport/shm.h"
 
-/* ---- counting copies ------------------------------------------------------------------------- */
+/* ---- counting copies ---- */
 
 uint32_t shm_host_enter(struct shm_host *host) {
     uint32_t phase = atomic_load(&host->control->phase) & 1;
@@ -31,7 +31,7 @@ bool shm_host_alive(struct shm_host *host) {
     return mc_process_alive(host->process.pidfd) && atomic_load(&host->control->state) == SHM_OPEN;
 }
 
-/* ---- attaching ------------------------------------------------------------------------------- */
+/* ---- attaching ---- */
 
 /* Maps a memfd that can never get shorter than `length`. */
 static enum mc_status map_sealed(int fd, uint64_t length, void **out) {
@@ -73,8 +73,8 @@ static enum mc_status ask(struct shm_host *host, enum shm_ask what, uint32_t slo
     return status;
 }
 
-/* Reads the control page through the process id: proof that the id is the owner's and that we may.
- */
+/* Reads the control page through the process id:
+ * proof that the id is the owner's and that we may. */
 static bool may_copy(const struct shm_host *host) {
     uint64_t seen[3] = {0};
     struct iovec local = {seen, sizeof(seen)};

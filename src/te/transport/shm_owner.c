@@ -44,7 +44,7 @@ struct shm_owner {
     struct mc_metric refused;
 };
 
-/* ---- slots ----------------------------------------------------------------------------------- */
+/* ---- slots ---- */
 
 void shm_owner_add(struct shm_owner *owner, struct mc_memory *memory) {
     pthread_mutex_lock(&owner->lock);
@@ -120,7 +120,7 @@ void shm_owner_remove(struct shm_owner *owner, struct mc_memory *memory) {
     memory->shm_slot = -1;
 }
 
-/* ---- guests ---------------------------------------------------------------------------------- */
+/* ---- guests ---- */
 
 static void guest_free(struct guest *g) {
     struct shm_owner *owner = g->owner;
@@ -259,7 +259,7 @@ static void on_listener(struct mc_reactor_fd *io, uint32_t events) {
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life ---- */
 
 static enum mc_status make_control(struct shm_owner *owner) {
     struct mc_uuid id = mc_engine_id(owner->engine);

@@ -20,9 +20,7 @@
 #define STALL_DEFAULT_S  30
 #define QUEUE_DEFAULT    (1ull << 20)
 
-/* ---- peers
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- peers ---- */
 
 void tcp_peer_get(struct tcp_peer *peer) {
     atomic_fetch_add_explicit(&peer->refs, 1, memory_order_relaxed);
@@ -113,8 +111,7 @@ static void peer_close(struct tcp_peer *peer) {
     tcp_peer_put(peer);
 }
 
-/* ---- posting
- * --------------------------------------------------------------------------------------------- */
+/* ---- posting ---- */
 
 /* The lane with the least in its queue, where `weight` is added at once so that threads that post
  * at the same time choose different lanes. Among empty lanes one that is connected. */
@@ -244,8 +241,7 @@ static void tcp_describe(struct mc_transport *base, void *json_object) {
         json_object_set_new(json_object, "tcp_proto_version", json_integer(TCP_PROTO_ACKED)) == 0);
 }
 
-/* ---- start and stop
- * -------------------------------------------------------------------------------------- */
+/* ---- start and stop ---- */
 
 static uint64_t from_environment(const char *name, uint64_t min, uint64_t max, uint64_t fallback) {
     const char *text = getenv(name);

@@ -22,8 +22,7 @@
 #include "io/io.h"
 #include "te/te.h"
 
-/* ---- the data protocol
- * ----------------------------------------------------------------------------------- */
+/* ---- the data protocol ---- */
 
 #define TCP_HEADER_BYTES 24 /* u64 size, u64 addr, u8 opcode, 7 ignored */
 #define TCP_STATUS_BYTES 8  /* u64: magic in the upper half, code in the lower */
@@ -53,8 +52,7 @@ static inline struct tcp_header tcp_header_decode(const unsigned char in[TCP_HEA
         .size = le64toh(words[0]), .addr = le64toh(words[1]), .opcode = in[16]};
 }
 
-/* ---- the transport
- * --------------------------------------------------------------------------------------- */
+/* ---- the transport ---- */
 
 #define TCP_LANES_MAX 64
 #define TCP_SWEEP_NS  MC_SEC /* how often stalled connections are looked for */
@@ -105,8 +103,7 @@ static inline struct tcp_transport *tcp_of(struct mc_transport *t) {
     return mc_container_of(t, struct tcp_transport, base);
 }
 
-/* ---- tcp_server.c
- * ---------------------------------------------------------------------------------------- */
+/* ---- tcp_server.c ---- */
 
 MC_MUST_USE enum mc_status tcp_server_start(struct tcp_server *server,
                                             struct tcp_transport *transport);
@@ -115,8 +112,7 @@ void tcp_server_stop_listening(struct tcp_server *server);
 void tcp_server_close_all(struct tcp_shard *shard);
 void tcp_server_sweep(struct tcp_shard *shard);
 
-/* ---- peers and lanes
- * ------------------------------------------------------------------------------------- */
+/* ---- peers and lanes ---- */
 
 /* A lane's life. Only a lane that is IDLE has neither socket nor slices nor work queued at its
  * reactor.
@@ -229,8 +225,9 @@ static inline uint64_t tcp_slice_weight(const struct mc_slice_op *slice) {
     return slice->length + 64;
 }
 
-/* ---- tcp_lane.c: all *_locked functions need lane->lock; those that say so drop and retake it
- * -------------- */
+/* ---- tcp_lane.c ---- */
+
+/* All *_locked functions need lane->lock; those that say so drop and retake it. */
 
 void tcp_lane_init(struct tcp_lane *lane, struct tcp_peer *peer, unsigned index);
 void tcp_lane_destroy(struct tcp_lane *lane);
@@ -242,8 +239,8 @@ void tcp_lane_post(struct tcp_lane *lane, struct mc_slice_op **slices, size_t co
 void tcp_lane_watch_locked(struct tcp_lane *lane, bool again);
 /* The lane is unusable; the caller logged why. Its slices end by tcp_lane_settle_locked. */
 void tcp_lane_fail_locked(struct tcp_lane *lane, enum mc_status status, bool retryable);
-/* Ends the slices of a failed lane once nobody sends or drives. Drops the lock for mc_slice_done.
- */
+/* Ends the slices of a failed lane once nobody sends or drives.
+ * Drops the lock for mc_slice_done. */
 void tcp_lane_settle_locked(struct tcp_lane *lane);
 /* Takes the slice off the lane's accounts and list. */
 void tcp_lane_unlink_locked(struct tcp_lane *lane, struct mc_slice_op *slice);
@@ -254,11 +251,10 @@ void tcp_lane_complete_begin_locked(struct tcp_lane *lane);
 void tcp_lane_complete_end_locked(struct tcp_lane *lane);
 void tcp_lane_sweep(struct tcp_shard *shard); /* on the shard's thread */
 
-/* ---- tcp_lane_io.c
- * --------------------------------------------------------------------------------------- */
+/* ---- tcp_lane_io.c ---- */
 
-/* Sends until the socket is full, nothing is left or enough was sent for one turn. Drops the lock.
- */
+/* Sends until the socket is full, nothing is left or enough was sent for one turn.
+ * Drops the lock. */
 void tcp_lane_send_locked(struct tcp_lane *lane);
 /* By the driver: receives until the socket is empty, nothing is expected, `*done` is non-zero (done
  * may be NULL), or enough for one turn was received; true = there may be more. `sleep` (for a
@@ -268,8 +264,7 @@ bool tcp_lane_receive_locked(struct tcp_lane *lane, const _Atomic uint32_t *done
 /* Bytes that the slice puts on the wire. */
 uint64_t tcp_slice_wire_bytes(const struct tcp_lane *lane, const struct mc_slice_op *slice);
 
-/* ---- tcp_wait.c
- * ------------------------------------------------------------------------------------------ */
+/* ---- tcp_wait.c ---- */
 
 void tcp_progress(struct tcp_peer *peer, const _Atomic uint32_t *done, uint64_t deadline_ns);
 void tcp_lane_cancel(struct tcp_lane *lane, void *task);

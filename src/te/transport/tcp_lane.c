@@ -30,8 +30,7 @@ static void ask_reactor_locked(struct tcp_lane *lane) {
     }
 }
 
-/* ---- who watches the socket
- * ------------------------------------------------------------------------------ */
+/* ---- who watches the socket ---- */
 
 void tcp_lane_watch_locked(struct tcp_lane *lane, bool again) {
     lane->watch_again |= again;
@@ -56,9 +55,7 @@ void tcp_lane_watch_locked(struct tcp_lane *lane, bool again) {
     }
 }
 
-/* ---- roles
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- roles ---- */
 
 static void tell_cancellers_locked(struct tcp_lane *lane) {
     if (lane->cancellers > 0) {
@@ -92,8 +89,7 @@ void tcp_lane_complete_end_locked(struct tcp_lane *lane) {
     tell_cancellers_locked(lane);
 }
 
-/* ---- slices
- * ---------------------------------------------------------------------------------------------- */
+/* ---- slices ---- */
 
 void tcp_lane_unlink_locked(struct tcp_lane *lane, struct mc_slice_op *slice) {
     MC_ASSERT(lane->pending > 0);
@@ -150,8 +146,7 @@ void tcp_lane_post(struct tcp_lane *lane, struct mc_slice_op **slices, size_t co
     pthread_mutex_unlock(&lane->lock);
 }
 
-/* ---- failing
- * --------------------------------------------------------------------------------------------- */
+/* ---- failing ---- */
 
 /* A connection came to nothing: the next attempts wait. Several lanes that meet the same refusal
  * count once. */
@@ -223,8 +218,7 @@ void tcp_lane_settle_locked(struct tcp_lane *lane) {
     ask_reactor_locked(lane);
 }
 
-/* ---- on the reactor's thread
- * ------------------------------------------------------------------------------- */
+/* ---- on the reactor's thread ---- */
 
 static void connect_failed_locked(struct tcp_lane *lane, enum mc_status status, const char *step,
                                   int error) {
@@ -390,9 +384,7 @@ void tcp_lane_sweep(struct tcp_shard *shard) {
     }
 }
 
-/* ---- life
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- life ---- */
 
 void tcp_lane_init(struct tcp_lane *lane, struct tcp_peer *peer, unsigned index) {
     struct tcp_transport *transport = peer->transport;

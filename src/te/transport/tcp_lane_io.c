@@ -31,8 +31,7 @@ static bool is_write(const struct mc_slice_op *slice) {
     return slice->op == MC_TRANSFER_WRITE;
 }
 
-/* ---- requests out
- * ---------------------------------------------------------------------------------------- */
+/* ---- requests out ---- */
 
 uint64_t tcp_slice_wire_bytes(const struct tcp_lane *lane, const struct mc_slice_op *slice) {
     if (!is_write(slice)) {
@@ -207,8 +206,7 @@ void tcp_lane_send_locked(struct tcp_lane *lane) {
     tcp_lane_sender_left_locked(lane);
 }
 
-/* ---- answers in
- * ------------------------------------------------------------------------------------------ */
+/* ---- answers in ---- */
 
 struct intake {
     uint64_t total;

@@ -36,9 +36,8 @@
 #define READ_AHEAD_LONG  16384 /* many pipelined headers or small writes cost one call */
 #define READ_AHEAD_SHORT 512   /* behind long payloads: copy little */
 #define LONG_WRITE_BYTES 32768
-#define LINGER_BYTES                                                                               \
-    (64ull << 20) /* of a rejected request's payload, read and dropped so that the status arrives  \
-                   */
+/* Of a rejected request's payload, read and dropped so that the status arrives. */
+#define LINGER_BYTES (64ull << 20)
 
 struct tcp_reply {
     struct mc_memory *memory; /* NULL without payload */
@@ -87,8 +86,7 @@ static struct tcp_metrics *metrics_of(const struct tcp_connection *c) {
     return &c->shard->transport->metrics;
 }
 
-/* ---- replies
- * --------------------------------------------------------------------------------------------- */
+/* ---- replies ---- */
 
 static void push_reply(struct tcp_connection *c, bool acked, unsigned code,
                        struct mc_memory *memory, const char *payload, uint64_t length) {
@@ -120,8 +118,8 @@ static void pop_reply(struct tcp_connection *c) {
     c->reply_sent = 0;
 }
 
-/* Describes the unsent replies, at most `limit` bytes of payload more than the first status words.
- */
+/* Describes the unsent replies, at most `limit` bytes of payload more than the first
+ * status words. */
 static int gather_replies(const struct tcp_connection *c, struct iovec *iov, uint64_t limit,
                           uint64_t *total) {
     int count = 0;
@@ -188,8 +186,7 @@ static bool send_replies(struct tcp_connection *c, uint64_t *budget) {
     return true;
 }
 
-/* ---- requests
- * -------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static void finish_write(struct tcp_connection *c) {
     mc_memory_release(c->write_memory);
@@ -286,9 +283,7 @@ static void take_input(struct tcp_connection *c) {
     }
 }
 
-/* ---- input
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- input ---- */
 
 /* Where the next bytes belong: the rest of a write's payload, then the read-ahead buffer when it is
  * empty or holds less than a header. Nothing while earlier input waits for replies to leave. */
@@ -354,8 +349,7 @@ static bool receive_input(struct tcp_connection *c, const struct iovec *iov, int
     return c->lingered < LINGER_BYTES;
 }
 
-/* ---- the turn
- * -------------------------------------------------------------------------------------------- */
+/* ---- the turn ---- */
 
 static void free_connection(struct tcp_connection *c) {
     if (!c->task_queued) {
@@ -456,8 +450,7 @@ static void on_continue(struct mc_task *task) {
     run_connection(c);
 }
 
-/* ---- accepting
- * ------------------------------------------------------------------------------------------- */
+/* ---- accepting ---- */
 
 static void on_adopt(struct mc_task *task) {
     struct tcp_connection *c = mc_container_of(task, struct tcp_connection, task);
@@ -539,8 +532,7 @@ static void on_accept_again(struct mc_timer *timer) {
     mc_reactor_modify(server->transport->shards[0].reactor, &server->listener, EPOLLIN);
 }
 
-/* ---- start, sweep, stop
- * ---------------------------------------------------------------------------------- */
+/* ---- start, sweep, stop ---- */
 
 struct listener_call {
     struct tcp_server *server;

@@ -143,8 +143,7 @@ void tcp_progress(struct tcp_peer *peer, const _Atomic uint32_t *done, uint64_t 
     }
 }
 
-/* ---- cancelling
- * ------------------------------------------------------------------------------------------ */
+/* ---- cancelling ---- */
 
 /* Slices that were not begun are taken off; true when one was begun, so that only closing the
  * connection stops it. */

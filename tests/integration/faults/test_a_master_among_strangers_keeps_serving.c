@@ -49,8 +49,7 @@ static void serves(struct mc_rpc_client *client) {
     mc_arena_free(&arena);
 }
 
-/* ---- claims ------------------------------------------------------------------------------------
- */
+/* ---- claims ---- */
 
 static void test_a_claimed_length_costs_nothing(void **state) {
     static const uint32_t claims[] = {UINT32_MAX, 1u << 31, (256u << 20) + 1, 256u << 20,
@@ -96,11 +95,10 @@ static void test_a_claimed_length_costs_nothing(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* ---- bodies ------------------------------------------------------------------------------------
- */
+/* ---- bodies ---- */
 
-/* Sends `body` as a request of `rpc` with a connection that may be lost; true when an answer came.
- */
+/* Sends `body` as a request of `rpc` with a connection that may be lost;
+ * true when an answer came. */
 static bool ask(struct mc_rpc_client *client, uint32_t function_id, struct mc_str body) {
     struct mc_buf reply = {0};
     enum mc_rpc_errc errc = MC_RPC_OK;
@@ -156,8 +154,7 @@ static void test_spoilt_bodies_of_every_rpc(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* ---- connections -------------------------------------------------------------------------------
- */
+/* ---- connections ---- */
 
 static void raise_open_files(void) {
     struct rlimit limit;

@@ -26,8 +26,7 @@ static void send_bytes(int fd, const void *bytes, size_t len) {
     }
 }
 
-/* ---- one node, one client ----------------------------------------------------------------------
- */
+/* ---- one node, one client ---- */
 
 struct world {
     struct live master, node;
@@ -141,8 +140,7 @@ static void end(struct world *w) {
     assert_int_equal(live_end(&w->master, SIGTERM), 0);
 }
 
-/* ---- the handshake port ------------------------------------------------------------------------
- */
+/* ---- the handshake port ---- */
 
 static void handshake_frame(uint16_t port, uint64_t length, const void *body, size_t len,
                             bool finish) {
@@ -213,8 +211,7 @@ static void test_handshake_garbage(void **state) {
     end(&w);
 }
 
-/* ---- the data port -----------------------------------------------------------------------------
- */
+/* ---- the data port ---- */
 
 static void data_header(unsigned char out[DATA_HEADER], uint64_t size, uint64_t addr,
                         uint8_t opcode) {
@@ -222,8 +219,8 @@ static void data_header(unsigned char out[DATA_HEADER], uint64_t size, uint64_t 
     memcpy(out, words, DATA_HEADER);
 }
 
-/* Asks for what is not registered: nothing but a refusal may come back, and nothing may be written.
- */
+/* Asks for what is not registered: nothing but a refusal may come back,
+ * and nothing may be written. */
 static void test_addresses_outside_registered_memory(void **state) {
     struct world w;
     begin(&w, 0);
@@ -320,8 +317,7 @@ static void test_peers_that_do_not_read(void **state) {
     end(&w);
 }
 
-/* ---- connections without end
- * --------------------------------------------------------------------- */
+/* ---- connections without end ---- */
 
 static void descriptors_run_out(bool handshake) {
     enum { LIMIT = 64, COUNT = 120 };
@@ -350,8 +346,7 @@ static void test_descriptors_run_out_at_the_data_port(void **state) {
     descriptors_run_out(false);
 }
 
-/* ---- the metadata server
- * --------------------------------------------------------------------------- */
+/* ---- the metadata server ---- */
 
 static void test_metadata_server_garbage(void **state) {
     static const char *const requests[] = {

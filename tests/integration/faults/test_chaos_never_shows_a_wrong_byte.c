@@ -33,8 +33,7 @@ static uint64_t now_ms(void) {
     return mc_now_ms(mc_clock_system());
 }
 
-/* ---- a worker ----------------------------------------------------------------------------------
- */
+/* ---- a worker ---- */
 
 static const size_t SIZES[] = {1, 100, 4096, 70000, 300000, LARGEST};
 
@@ -232,8 +231,7 @@ static int worker_role(const char *argument) {
     return 0;
 }
 
-/* ---- the storm ---------------------------------------------------------------------------------
- */
+/* ---- the storm ---- */
 
 struct storm {
     struct live master, nodes[NODES];
@@ -353,8 +351,7 @@ static void look_at_workers(struct storm *s) {
     }
 }
 
-/* ---- afterwards --------------------------------------------------------------------------------
- */
+/* ---- afterwards ---- */
 
 static struct mc_store *open_store(struct storm *s) {
     struct mc_store_options options;

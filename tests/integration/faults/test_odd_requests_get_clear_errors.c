@@ -37,8 +37,7 @@ static void asker_free(struct asker *a) {
 #define CALL(a, rpc, args, ret)                                                                    \
     assert_ok(live_call((a)->client, (rpc), (args), (ret), &(a)->arena, &(a)->reply))
 
-/* ---- calls -------------------------------------------------------------------------------------
- */
+/* ---- calls ---- */
 
 static int32_t mount(struct asker *a, uint64_t segment_id, uint64_t base, uint64_t size,
                      const char *name, const char *endpoint) {
@@ -113,8 +112,7 @@ static void all_space_is_back(struct asker *a) {
     assert_int_equal(ret.error, 0);
 }
 
-/* ---- keys and sizes
- * ------------------------------------------------------------------------------ */
+/* ---- keys and sizes ---- */
 
 static void test_keys(void **state) {
     struct live master;
@@ -183,8 +181,7 @@ static void test_sizes_and_replica_counts(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* ---- batches
- * --------------------------------------------------------------------------------------- */
+/* ---- batches ---- */
 
 static void test_batches_of_none_and_of_a_hundred_thousand(void **state) {
     enum { MANY = 100000 };
@@ -264,8 +261,7 @@ static void test_batches_of_none_and_of_a_hundred_thousand(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* ---- regular expressions
- * --------------------------------------------------------------------------- */
+/* ---- regular expressions ---- */
 
 struct pinger {
     struct asker asker;
@@ -380,8 +376,7 @@ static void test_a_slow_search_delays_only_who_asked(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* ---- segments
- * ---------------------------------------------------------------------------------------- */
+/* ---- segments ---- */
 
 static void test_odd_mounts(void **state) {
     struct live master;
@@ -510,8 +505,8 @@ static void test_probes_do_not_starve_puts(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* Who holds a lease may be reading: by force the key goes at once, the bytes only after the lease.
- */
+/* Who holds a lease may be reading: by force the key goes at once,
+ * the bytes only after the lease. */
 static void test_forced_removal_keeps_the_bytes_for_readers(void **state) {
     static const char *const flags[] = {"--default_kv_lease_ttl=700", NULL};
     static const enum mc_master_rpc ways[] = {MC_RPC_Remove, MC_RPC_RemoveByRegex, MC_RPC_RemoveAll,

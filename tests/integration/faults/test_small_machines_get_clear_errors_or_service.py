@@ -51,7 +51,7 @@ def round_trip(master, scratch, key, prefix=(), env=None):
     check(got.stdout == VALUE, f"{len(got.stdout)} bytes came back, not the {len(VALUE)} that were put")
 
 
-# ---- limits ---------------------------------------------------------------------------------------------------------------
+# ---- limits ----
 
 
 def more_memory_than_there_is(closing, scratch):
@@ -124,7 +124,7 @@ def disks_that_are_full(closing, scratch):
     check(done.returncode == 1 and b"No space left" in done.stderr, f"get to a full disk: {done}")
 
 
-# ---- system calls that are denied -----------------------------------------------------------------------------------------
+# ---- system calls that are denied ----
 
 CALLS = {"process_vm_readv": 310, "process_vm_writev": 311, "memfd_create": 319, "io_uring_setup": 425, "pidfd_open": 434}
 EPERM, ENOSYS = 1, 38

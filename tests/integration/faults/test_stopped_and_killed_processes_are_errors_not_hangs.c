@@ -79,8 +79,7 @@ static void in_time(uint64_t begin, const char *what) {
     }
 }
 
-/* ---- the master ---------------------------------------------------------------------------------
- */
+/* ---- the master ---- */
 
 static void test_a_stopped_master_is_a_timeout(void **state) {
     struct live master, node;
@@ -122,8 +121,7 @@ static void test_a_stopped_master_is_a_timeout(void **state) {
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
 
-/* ---- a node
- * --------------------------------------------------------------------------------------- */
+/* ---- a node ---- */
 
 /* Stopped for longer than the heartbeat allows, the node is forgotten; when it goes on it mounts
  * again. */
@@ -238,8 +236,7 @@ static void test_the_only_replica_dies_shm(void **state) {
     the_only_replica_dies(false);
 }
 
-/* ---- many at once
- * ----------------------------------------------------------------------------------- */
+/* ---- many at once ---- */
 
 static void test_sixty_four_nodes_at_once(void **state) {
     enum { COUNT = 64 };

@@ -43,7 +43,7 @@ static bool put_and_get(void *arg) {
     return ok;
 }
 
-/* ---- a node is killed during reads --------------------------------------------------------- */
+/* ---- a node is killed during reads ---- */
 
 struct reader {
     struct mc_store *store;
@@ -123,7 +123,7 @@ static void test_other_replica_serves_when_a_node_is_killed_shm(void **state) {
     kill_a_node(false);
 }
 
-/* ---- the master is killed ------------------------------------------------------------------ */
+/* ---- the master is killed ---- */
 
 static void restart_the_master(bool disable_shm) {
     struct cluster_master_options options;
@@ -170,7 +170,7 @@ static void test_nodes_mount_again_when_the_master_restarts_shm(void **state) {
     restart_the_master(false);
 }
 
-/* ---- a writer is killed between PutStart and PutEnd ---------------------------------------- */
+/* ---- a writer is killed between PutStart and PutEnd ---- */
 
 static const struct mc_port_ops *real_ops;
 static void die_in_the_middle(struct mc_port *port, struct mc_port_move *moves, size_t count,
@@ -245,7 +245,7 @@ static void test_half_written_object_is_never_readable(void **state) {
     mc_master_service_stop(master);
 }
 
-/* ---- a node is stopped --------------------------------------------------------------------- */
+/* ---- a node is stopped ---- */
 
 static void test_stopped_node_is_a_deadline_not_a_hang(void **state) {
     struct cluster_master_options options;

@@ -314,7 +314,7 @@ static void test_metadata_service(void **state) {
     mc_master_service_stop(master);
 }
 
-/* ---- many threads, one store --------------------------------------------------------------- */
+/* ---- many threads, one store ---- */
 
 struct worker {
     struct fixture *f;

@@ -58,7 +58,7 @@ static inline void peer_exchange(int fd, bool out, void *bytes, size_t len) {
     }
 }
 
-/* ---- the child ------------------------------------------------------------------------------- */
+/* ---- the child ---- */
 
 static inline struct mc_engine *peer_engine_of(bool disable_shm, uint16_t rpc_port,
                                                unsigned reactors) {
@@ -176,7 +176,7 @@ static inline void peer_take_over(int argc, char **argv) {
     }
 }
 
-/* ---- the parent ------------------------------------------------------------------------------ */
+/* ---- the parent ---- */
 
 static inline void peer_start(struct peer *peer, uint64_t size, bool allocated, bool disable_shm,
                               uint16_t rpc_port) {

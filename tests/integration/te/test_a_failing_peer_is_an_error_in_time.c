@@ -64,8 +64,8 @@ static void *killer_main(void *arg) {
     return NULL;
 }
 
-/* Batches are under way when the peer dies: every task ends, completed ones with the right bytes.
- */
+/* Batches are under way when the peer dies: every task ends,
+ * completed ones with the right bytes. */
 static void a_peer_killed_in_mid_flight_ends_every_task(void **state) {
     for (enum way way = 0; way < WAYS; way++) {
         struct scene s;

@@ -136,8 +136,7 @@ static void every_byte_arrives(void **state) {
     assert_int_equal(te_counter(f->engine, "mooncake_te_tcp_errors_total"), 0);
 }
 
-/* ---- threads
- * --------------------------------------------------------------------------------------------- */
+/* ---- threads ---- */
 
 struct worker {
     const struct fixture *f;
@@ -189,8 +188,7 @@ static void threads_do_not_disturb_each_other(void **state) {
     assert_true(bytes_moved(*state) > 0);
 }
 
-/* ---- peers that die or stop
- * ------------------------------------------------------------------------------ */
+/* ---- peers that die or stop ---- */
 
 static void *kill_later(void *arg) {
     const struct fixture *f = arg;

@@ -171,9 +171,7 @@ static void test_wrong_command_lines_are_explained(void **state) {
     expect_error(&f, "unknown option");
 }
 
-/* ---- files
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- files ---- */
 
 static char path[64];
 
@@ -276,9 +274,7 @@ static void test_the_stronger_source_wins(void **state) {
     unlink(path);
 }
 
-/* ---- text
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- text ---- */
 
 static void test_help_and_markdown_show_every_option(void **state) {
     struct mc_buf help = {0}, page = {0};

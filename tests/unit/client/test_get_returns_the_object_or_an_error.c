@@ -248,7 +248,7 @@ static void test_upsert_that_names_a_key_twice(void **state) {
     mc_test_verify(got, 64, 1);
 }
 
-/* ---- leases of long batches ---------------------------------------------------------------- */
+/* ---- leases of long batches ---- */
 
 static unsigned replace_at;
 static void slow(struct fake_port *f) {
@@ -301,7 +301,7 @@ static void test_object_replaced_before_it_was_read(void **state) {
     mc_test_verify(got, 700, 8);
 }
 
-/* ---- large objects, read in rounds of 1000 bytes ------------------------------------------- */
+/* ---- large objects, read in rounds of 1000 bytes ---- */
 
 static unsigned rounds;
 static unsigned replace_in_round;

@@ -91,8 +91,8 @@ static void test_forgotten_segment_is_replaced(void **state) {
     assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->remounts), 1);
 }
 
-/* The master gave us up and is taking the segment down, while readers may still hold leases in it.
- */
+/* The master gave us up and is taking the segment down,
+ * while readers may still hold leases in it. */
 static void test_segment_that_is_taken_down_is_replaced(void **state) {
     assert_ok(mc_ops_mount(ops, &node));
     fake->need_remount = true;

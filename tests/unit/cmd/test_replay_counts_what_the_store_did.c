@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* ---- the store: a table of keys, with faults to order ---------------------------------------- */
+/* ---- the store: a table of keys, with faults to order ---- */
 
 #define SESSION                                                                                    \
     "data/traces/agentic/trace_0317.json.gz" /* 42 requests, each with the prefix of the one       \
@@ -80,7 +80,7 @@ enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *addr) {
     return MC_OK;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- a run ---- */
 
 struct run {
     struct mc_trace trace;
@@ -200,7 +200,7 @@ static void test_stop_ends_the_run_and_says_so(void **state) {
     run_teardown(&run);
 }
 
-/* ---- reports --------------------------------------------------------------------------------- */
+/* ---- reports ---- */
 
 static void fake_state(void *ctx, struct mc_cluster_state *out) {
     uint64_t *calls = ctx;

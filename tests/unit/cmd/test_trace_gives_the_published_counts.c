@@ -75,7 +75,7 @@ static void test_a_limit_keeps_only_what_is_named(void **state) {
     mc_trace_free(&trace);
 }
 
-/* ---- small files written here ---------------------------------------------------------------- */
+/* ---- small files written here ---- */
 
 static char *write_file(const char *name, const char *text) {
     char *path = NULL;

@@ -11,9 +11,7 @@
 
 #include "io/io.h"
 
-/* ---- tasks
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- tasks ---- */
 
 #define POSTERS 4
 #define POSTS   20000
@@ -151,8 +149,7 @@ static void test_destroy_waits_for_a_poster_that_is_on_its_way_out(void **state)
     }
 }
 
-/* ---- timers
- * ---------------------------------------------------------------------------------------------- */
+/* ---- timers ---- */
 
 #define TIMERS 300
 
@@ -278,8 +275,7 @@ static void test_a_timer_that_is_always_due_starves_nobody(void **state) {
     sem_destroy(&t.done);
 }
 
-/* ---- descriptors
- * ----------------------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 #define CROWD 40
 

@@ -120,8 +120,7 @@ static void test_metadata_grows_with_what_is_live_and_is_reused(void **state) {
     mc_allocator_destroy(a);
 }
 
-/* ---- against a plain model
- * ------------------------------------------------------------------------------- */
+/* ---- against a plain model ---- */
 
 struct live {
     struct mc_extent extent;
@@ -187,8 +186,7 @@ static void test_random_use_equals_the_model(void **state) {
     }
 }
 
-/* ---- threads
- * --------------------------------------------------------------------------------------------- */
+/* ---- threads ---- */
 
 struct thread_arg {
     struct mc_allocator *allocator;

@@ -44,8 +44,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* One request as upstream sends it (with the literal) or as ours does; the version of the answer.
- */
+/* One request as upstream sends it (with the literal) or as ours does;
+ * the version of the answer. */
 static unsigned ask(struct fixture *f, struct connection *c, enum mc_master_rpc rpc,
                     unsigned version, const void *args, bool literal) {
     const struct mc_rpc_desc *desc = &mc_master_rpc_table()[rpc];

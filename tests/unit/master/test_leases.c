@@ -97,8 +97,7 @@ static void test_groups_of_tenants_are_apart(void **state) {
     assert_int_equal(remove_all(f, "t", false), 1);
 }
 
-/* ---- soft pins
- * ------------------------------------------------------------------------------------------- */
+/* ---- soft pins ---- */
 
 static struct mw_replicate_config soft_pinned(uint64_t ttl_ms) {
     struct mw_replicate_config c = replicas(1);

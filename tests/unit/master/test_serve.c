@@ -1,5 +1,5 @@
-/* Bytes in, bytes out: every RPC is answered, bad bodies are refused, features that are off say so.
- */
+/* Bytes in, bytes out: every RPC is answered, bad bodies are refused,
+ * features that are off say so. */
 #include "support/master_fixture.h"
 
 static enum mc_rpc_errc serve(struct fixture *f, enum mc_master_rpc rpc, unsigned version,

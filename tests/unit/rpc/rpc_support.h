@@ -91,8 +91,8 @@ static inline struct mc_rpc_request_header test_header(uint32_t seq, uint32_t fu
         .magic = MC_RPC_MAGIC, .seq = seq, .function_id = function, .length = length};
 }
 
-/* One echo call that must succeed with every byte right: the server lives and keeps its promises.
- */
+/* One echo call that must succeed with every byte right:
+ * the server lives and keeps its promises. */
 static inline void test_echo(struct mc_rpc_client *client, size_t len, uint64_t seed) {
     char *bytes = mc_alloc(len);
     struct mc_buf reply = {0};

@@ -106,7 +106,8 @@ static void test_too_large_is_answered_then_closed(void **state) {
 static uint64_t calls_on_connection(struct mc_rpc_client *client) {
     struct mc_buf reply = {0};
     uint64_t n;
-    assert_ok(mc_rpc_call(client, FN_COUNT_CALLS, (struct mc_str){0}, test_deadline(), &reply, NULL));
+    assert_ok(
+        mc_rpc_call(client, FN_COUNT_CALLS, (struct mc_str){0}, test_deadline(), &reply, NULL));
     assert_int_equal(reply.len, sizeof(n));
     memcpy(&n, reply.data, sizeof(n));
     mc_buf_free(&reply);

@@ -117,8 +117,7 @@ static inline struct tcp_metrics *double_metrics(struct mc_engine *engine) {
     return &tcp_of(engine->transport)->metrics;
 }
 
-/* ---- the initiator's side
- * -------------------------------------------------------------------------------- */
+/* ---- the initiator's side ---- */
 
 struct double_segment {
     struct mc_segment base;

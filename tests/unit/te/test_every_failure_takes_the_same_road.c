@@ -12,7 +12,7 @@
 
 #define SIZE 100000
 
-/* ---- the transport --------------------------------------------------------------------------- */
+/* ---- the transport ---- */
 
 struct fault { /* what a transport does; one for each of the two */
     uint32_t cost;
@@ -172,7 +172,7 @@ static const struct mc_transport_ops second_ops = {.name = "second",
                                                    .cancel = fault_cancel};
 static const struct mc_transport_ops *const fault_table[] = {&first_ops, &second_ops};
 
-/* ---- the scene ------------------------------------------------------------------------------- */
+/* ---- the scene ---- */
 
 struct scene {
     struct mc_engine *a; /* with faults */
@@ -221,7 +221,7 @@ static void read_all(struct scene *s) {
     mc_test_verify(s->local, SIZE, 7);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- tests ---- */
 
 static void the_cheaper_transport_serves_in_slices(void **state) {
     struct scene *s = *state;

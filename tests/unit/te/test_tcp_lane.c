@@ -102,8 +102,7 @@ static int64_t moved(const struct fixture *f, enum mc_transfer_op op) {
     return mc_metric_get(&double_metrics(f->initiator)->bytes[op]);
 }
 
-/* ---- against the transport's own server
- * ------------------------------------------------------------------ */
+/* ---- against the transport's own server ---- */
 
 static void move_sizes(struct fixture *f, unsigned proto, bool drive) {
     static const size_t sizes[] = {1, 4096, 65536 + 7, (1u << 20) + 1, DOUBLE_LARGEST};
@@ -269,8 +268,7 @@ static void forgetting_a_segment_ends_its_slices_and_the_next_post_starts_anew(v
     wait_until(mc_metric_get(&double_metrics(f->initiator)->lanes) == 0);
 }
 
-/* ---- against a server played by hand
- * --------------------------------------------------------------------- */
+/* ---- against a server played by hand ---- */
 
 static void play(struct fixture *f) {
     f->segment.desc.tcp_data_port = f->port;

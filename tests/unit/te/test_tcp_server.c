@@ -31,8 +31,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* ---- a hand-written initiator
- * ------------------------------------------------------------------------------ */
+/* ---- a hand-written initiator ---- */
 
 static int dial(const struct fixture *f) {
     struct mc_addr addr;
@@ -89,8 +88,7 @@ static void expect_alive(const struct fixture *f) {
     close(fd);
 }
 
-/* ---- requests that are right
- * ----------------------------------------------------------------------------- */
+/* ---- requests that are right ---- */
 
 static const size_t SIZES[] = {
     1, 7, 24, 4096, 16384, 65536 + 1, (1u << 20) + 3, DOUBLE_LARGEST / 2};
@@ -268,8 +266,7 @@ static void headers_may_come_byte_by_byte_on_many_connections(void **state) {
     wait_until(mc_metric_get(&double_metrics(f->engine)->connections) == 0);
 }
 
-/* ---- requests that are wrong
- * ----------------------------------------------------------------------------- */
+/* ---- requests that are wrong ---- */
 
 static void addresses_outside_are_refused_and_the_connection_ends(void **state) {
     struct fixture *f = *state;

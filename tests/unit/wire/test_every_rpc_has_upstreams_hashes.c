@@ -102,8 +102,8 @@ static const struct {
     {"UpsertStart", 0x6920ea5c, 0x12e5cdba},
 };
 
-/* Functions of upstream's RealClient that no table describes: only the way ids are made is checked.
- */
+/* Functions of upstream's RealClient that no table describes:
+ * only the way ids are made is checked. */
 static const struct {
     const char *name;
     uint32_t function_id;
