@@ -43,8 +43,8 @@ struct mc_store;
 struct mc_store_options {
     const char *master;   /* "host:port"; default "127.0.0.1:50051" */
     const char *metadata; /* "P2PHANDSHAKE" (default) or "http://host:port/metadata" */
-    const char
-        *local_hostname; /* "host" or "host:port"; NULL = chosen. It names this client's segment */
+    /* "host" or "host:port"; NULL = chosen. It names this client's segment. */
+    const char *local_hostname;
     uint64_t segment_bytes;      /* memory lent to the cluster; 0 = none */
     uint64_t local_buffer_bytes; /* accepted for upstream's callers; nothing is staged, so nothing
                                     is allocated */

@@ -88,8 +88,8 @@ uint64_t mc_deadline_in_ms(uint64_t ms);
 /* ---- memory ---- */
 
 enum mc_memory_flags {
-    MC_MEMORY_LOCAL_ONLY =
-        1, /* a source or destination of own transfers; peers may not address it */
+    /* A source or destination of own transfers; peers may not address it. */
+    MC_MEMORY_LOCAL_ONLY = 1,
 };
 /* Registers [addr, addr+length) under a location ("*", "cpu:0", "cuda:0"). MC_ERR_OVERLAP,
  * MC_INVALID_PARAMS. The caller keeps the memory valid until it is unregistered. */

@@ -235,8 +235,8 @@ void mc_arena_reset(struct mc_arena *arena) {
     if (block == NULL) {
         return;
     }
-    while (block->older !=
-           NULL) { /* the oldest block is the smallest: a burst does not stay in memory */
+    /* The oldest block is the smallest: a burst does not stay in memory. */
+    while (block->older != NULL) {
         struct mc_arena_block *older = block->older;
         free(block);
         block = older;

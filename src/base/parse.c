@@ -77,8 +77,7 @@ static enum mc_status parse_quantity(struct mc_str s, const struct unit *units, 
     size_t digits = i;
     if (i < s.len && s.ptr[i] == '.') {
         for (i++; i < s.len && isdigit((unsigned char)s.ptr[i]); i++, digits++) {
-            if (scale <
-                1000000000000000ull) { /* digits further behind are worth less than a byte */
+            if (scale < 1000000000000000ull) { /* later digits are worth less than a byte */
                 fraction = fraction * 10 + (uint64_t)(s.ptr[i] - '0');
                 scale *= 10;
             }

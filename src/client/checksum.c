@@ -9,8 +9,8 @@
 #include "base/base.h"
 
 uint64_t mc_checksum_slices(const struct mc_slice *slices, size_t count, uint64_t length) {
-    uint64_t crc =
-        ~0ull; /* ISA-L inverts on the way in and out; twice inverted is start 0, no final xor */
+    /* ISA-L inverts on the way in and out; twice inverted is start 0, no final xor. */
+    uint64_t crc = ~0ull;
     for (size_t i = 0; i < count && length > 0; i++) {
         uint64_t step = mc_min_u64(slices[i].length, length);
         crc = crc64_ecma_norm(crc, slices[i].ptr, step);

@@ -8,14 +8,14 @@
  *
  * Rules that the code keeps, each because its opposite once lost or mixed up data somewhere:
  *  - Every put carries an id of its own in the place of the client's (same upper half), so a late
- * PutEnd or PutRevoke of one put can never end another put of the same key, not even one by the
- * same client.
+ *    PutEnd or PutRevoke of one put can never end another put of the same key, not even one by the
+ *    same client.
  *  - A put is revoked only when no byte of it can arrive any more. When a write ended in doubt, the
- * space is left to the master's discard and release timeouts, since giving it away would let late
- * bytes fall into another object.
- *  - A lease is counted from before the request that took it, and is checked after the last byte. A
- * renewal continues a read only when it was answered before the old lease ended and names the same
- * replica at the same place.
+ *    space is left to the master's discard and release timeouts, since giving it away would let
+ *    late bytes fall into another object.
+ *  - A lease is counted from before the request that took it, and is checked after the last byte.
+ *    A renewal continues a read only when it was answered before the old lease ended and names the
+ *    same replica at the same place.
  *  - An answer that does not arrive is asked for again only where asking twice does no harm.
  */
 #ifndef MC_CLIENT_OPS_H
@@ -32,17 +32,16 @@ struct mc_ops_config {
     const char *host_id;   /* copied; "" = none */
     uint32_t timeout_ms;   /* of one operation, and of each chunk of a batch */
     bool checksum;
-    uint64_t
-        round_bytes; /* a read moves at most so much between two looks at the lease; 0 = 64 MiB */
+    uint64_t round_bytes; /* a read moves so much between two looks at the lease; 0 = 64 MiB */
 };
 
 struct mc_ops_counters {
     struct mc_metric rpcs, rpc_failures, rpc_retries;
-    struct mc_metric puts, put_failures,
-        puts_abandoned;                  /* keys; abandoned = ended in doubt, left to the master */
+    /* Keys; abandoned = ended in doubt, left to the master. */
+    struct mc_metric puts, put_failures, puts_abandoned;
     struct mc_metric gets, get_failures; /* keys */
-    struct mc_metric written_bytes,
-        read_bytes;             /* bytes of successful puts (each replica) and gets */
+    /* Of successful puts (each replica) and gets. */
+    struct mc_metric written_bytes, read_bytes;
     struct mc_metric failovers; /* reads that went on to another replica */
     struct mc_metric leases_renewed, leases_expired, checksum_mismatches;
     struct mc_metric views_opened, views_lost, remounts;

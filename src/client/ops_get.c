@@ -99,8 +99,7 @@ static void first_answer(struct get_key *key, const struct mw_e_list *answer, ui
     key->item->length = key->size;
     if (key->size > capacity_of(key->item)) {
         finish(key, MC_BUFFER_OVERFLOW);
-    } else if (key->size ==
-               0) { /* no master of ours stores one, but a loop must not depend on that */
+    } else if (key->size == 0) { /* ours stores none, but a loop must not depend on that */
         finish(key, MC_OK);
     }
 }
@@ -280,8 +279,7 @@ static bool gather(struct get_chunk *chunk, bool *alternative) {
                 finish(key, key->failure);
                 continue;
             }
-            if (mc_ops_replica_size(key->replica) !=
-                key->size) { /* replicas of one object that differ */
+            if (mc_ops_replica_size(key->replica) != key->size) { /* replicas that differ */
                 finish(key, MC_INVALID_REPLICA);
                 continue;
             }

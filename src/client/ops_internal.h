@@ -80,7 +80,7 @@ static inline enum mc_status mc_ops_status(int32_t wire) {
 /* How many of keys[0..count) one RPC takes, at least 1. */
 size_t mc_ops_chunk_keys(const char *const *keys, size_t count);
 
-/* One memory replica that can be read, or false. *size = the object's size. */
+/* Only memory is read; replicas on disk and those being written are other clients' business. */
 static inline bool mc_ops_replica_readable(const struct mw_replica *replica) {
     return replica->tag == MW_TAG_MEMORY && replica->status == MC_REPLICA_COMPLETE;
 }

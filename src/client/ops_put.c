@@ -8,8 +8,8 @@
  *     started --all moves done--> written --PutEnd ok--> done
  *        |                           |
  *        |-- a move failed ----------+-- PutEnd refused or unanswered --> revoke
- *        '-- a write ended in doubt --> abandoned: neither ended nor revoked, the master's timeouts
- * reclaim the space
+ *        '-- a write ended in doubt --> abandoned: neither ended nor revoked, the master's
+ *                                       timeouts reclaim the space
  *
  * The writer id in the RPCs is fresh for every chunk, see client/ops.h.
  */
@@ -58,7 +58,8 @@ static struct mc_vec strings(struct mc_ops_call *call, const char *const *list, 
     return (struct mc_vec){out, count};
 }
 
-/* The wire's configuration for the keys at place[0..n) of a batch that begins at `first`. */
+/* The wire's configuration for the chunk's keys; items[0] is number `first` of the whole batch, to
+ * which the caller's group ids belong. */
 static void fill_config(struct put_chunk *chunk, const struct mc_replicate_config *config,
                         size_t first, const struct mc_store_item *items) {
     struct mw_replicate_config *wire = &chunk->config;
@@ -185,8 +186,8 @@ static void started(struct put_chunk *chunk, struct put_key *key, const struct m
     if (status == MC_OK) {
         key->state = PUT_STARTED;
     } else if (status == MC_OBJECT_ALREADY_EXISTS && !chunk->upsert) {
-        fail(key, PUT_REFUSED,
-             MC_OK); /* content-addressed use: the object is there, and stays as it is */
+        /* Content-addressed use: the object is there, and stays as it is. */
+        fail(key, PUT_REFUSED, MC_OK);
     } else {
         fail(key, answer->error == 0 ? PUT_REVOKE : PUT_REFUSED, status);
     }
@@ -316,7 +317,7 @@ static struct put_key **select_keys(struct put_chunk *chunk, enum put_state stat
     return selected;
 }
 
-/* Ends keys[0..n); fills statuses[]. */
+/* Ends keys[0..n); *answers holds a struct mw_e_void for each. */
 static enum mc_status send_end(struct put_chunk *chunk, struct put_key **keys, size_t n,
                                uint64_t deadline_ns, struct mc_vec *answers) {
     struct mc_ops *ops = chunk->ops;
@@ -396,9 +397,8 @@ static void end(struct put_chunk *chunk) {
     if (n == 0) {
         return;
     }
-    uint64_t now = mc_ops_now(chunk->ops);
-    uint64_t least =
-        now + OPS_CLEANUP_MS * MC_MS; /* the bytes are there: do not give up for want of a moment */
+    /* The bytes are there: do not give up for want of a moment. */
+    uint64_t least = mc_ops_now(chunk->ops) + OPS_CLEANUP_MS * MC_MS;
     uint64_t deadline = mc_max_u64(chunk->deadline_ns, least);
     revoke_files(chunk, keys, n, deadline);
     struct mc_vec answers;

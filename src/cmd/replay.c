@@ -246,8 +246,7 @@ static void account_put(struct worker *w, enum mc_status status) {
         result->written_bytes += w->replay->config->block_bytes;
     } else if (status == MC_NO_AVAILABLE_HANDLE) {
         result->puts_refused++;
-    } else if (status !=
-               MC_OBJECT_ALREADY_EXISTS) { /* another request put it again after an eviction */
+    } else if (status != MC_OBJECT_ALREADY_EXISTS) { /* put again, by another, after an eviction */
         count_error(result, status);
     }
 }

@@ -206,8 +206,8 @@ enum mc_status mc_file_run(struct mc_file_ring *ring, struct mc_file_op *ops, si
             }
         }
         if (ring->free_count < ring->depth) {
-            MC_ASSERT(
-                wait_one(ring)); /* else the kernel would keep buffers that the caller gets back */
+            /* Else the kernel would keep buffers that the caller gets back. */
+            MC_ASSERT(wait_one(ring));
             reap(ring);
         }
     }

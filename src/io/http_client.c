@@ -155,8 +155,8 @@ static void set_options(CURL *handle, const struct mc_http_call *call, struct cu
     uint32_t timeout_ms = call->timeout_ms > 0 ? call->timeout_ms : DEFAULT_TIMEOUT_MS;
     uint32_t connect_ms = call->connect_timeout_ms > 0 ? call->connect_timeout_ms : timeout_ms;
     SET(CURLOPT_NOSIGNAL, 1L);
-    SET(CURLOPT_PROXY,
-        ""); /* peers of one cluster: a proxy of the environment is for other traffic */
+    /* Peers of one cluster: a proxy of the environment is for other traffic. */
+    SET(CURLOPT_PROXY, "");
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_TIMEOUT_MS, (long)timeout_ms);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)connect_ms);

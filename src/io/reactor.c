@@ -211,8 +211,8 @@ static void run_tasks(struct mc_reactor *r) {
     }
     struct mc_task *task = take_tasks(r);
     while (task != NULL) {
-        struct mc_task *next =
-            task->next; /* read first: run() may free the task or post it again */
+        /* Read first: run() may free the task or post it again. */
+        struct mc_task *next = task->next;
         task->run(task);
         task = next;
     }
@@ -230,8 +230,8 @@ struct call {
 static void call_run(struct mc_task *task) {
     struct call *call = mc_container_of(task, struct call, task);
     call->fn(call->arg);
-    pthread_mutex_lock(
-        &call->lock); /* signalled under the lock: the caller's stack frame outlives this */
+    /* Signalled under the lock: the caller's stack frame outlives this. */
+    pthread_mutex_lock(&call->lock);
     call->done = true;
     pthread_cond_signal(&call->done_cond);
     pthread_mutex_unlock(&call->lock);

@@ -42,8 +42,8 @@
 
 struct node {
     uint64_t offset;
-    uint64_t
-        size_live; /* size, and LIVE; one word, because a byte store before a word load stalls */
+    /* Of the extent, and LIVE; one word, because a byte store before a word load stalls. */
+    uint64_t size_live;
     uint32_t prev; /* neighbours in address order */
     uint32_t next;
     uint32_t bin_prev; /* neighbours in the class of a free node */
@@ -433,8 +433,8 @@ struct census {
 };
 
 static void check_extents_locked(struct mc_allocator *a, struct census *c, struct mc_buf *report) {
-    uint32_t first =
-        1; /* node 1 was made first and always keeps offset 0: merging keeps the lower node */
+    /* Node 1 was made first and always keeps offset 0: merging keeps the lower node. */
+    uint32_t first = 1;
     bool before_free = false;
     for (uint32_t i = first, prev = 0; i; prev = i, i = a->nodes[i].next) {
         const struct node *n = &a->nodes[i];

@@ -62,8 +62,8 @@ struct mc_object_ext {
     struct mc_object *object;
     struct mc_group *group; /* NULL = ungrouped */
     struct mc_list member;  /* in the group */
-    uint64_t
-        joined_at; /* the group's refresh number when the object joined: later refreshes cover it */
+    /* The group's refresh number when the object joined: later refreshes cover it. */
+    uint64_t joined_at;
     uint64_t soft_until_ms; /* 0 = not soft-pinned */
     uint64_t pending_ttl_ms;
     uint32_t heap_index; /* in the shard's heap of soft-pin deadlines */
@@ -146,8 +146,8 @@ struct mc_segment {
     struct mc_allocator *allocator;
     _Atomic int status;     /* enum mc_segment_status; UNMOUNTING: its replicas are hidden */
     uint64_t unmount_at_ms; /* graceful unmount; 0 = none */
-    uint64_t
-        closed_until_ms; /* no allocation before: somebody may still read or write the same bytes */
+    /* No allocation before: somebody may still read or write the same bytes. */
+    uint64_t closed_until_ms;
     uint64_t unmounted_ms;
     /* Of an unmounted one: until when its readers and writers may go on, as far as the sweep has
      * come. */

@@ -259,8 +259,7 @@ static void on_listener_ready(struct mc_reactor_fd *io, uint32_t events) {
         }
         conn_start(server, fd);
     }
-    if (status !=
-        MC_ERR_NOT_FOUND) { /* the listener stays readable: trying at once would only spin */
+    if (status != MC_ERR_NOT_FOUND) { /* still readable: trying at once would only spin */
         mc_reactor_modify(server->reactor, io, 0);
         mc_timer_start(server->reactor, &server->accept_again,
                        mc_now_ns(mc_clock_system()) + ACCEPT_PAUSE_MS * MC_MS);

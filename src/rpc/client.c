@@ -150,8 +150,7 @@ static enum mc_status take_slot(struct mc_rpc_client *client, uint64_t deadline_
     while (client->idle == NULL && client->open == client->max_connections && status == MC_OK) {
         status = wait_freed_locked(client, deadline_ns);
     }
-    if (client->idle !=
-        NULL) { /* even when the deadline has just passed: the call itself will say so */
+    if (client->idle != NULL) { /* even when the deadline has just passed: the call will say so */
         status = MC_OK;
         *out = client->idle;
         client->idle = (*out)->next;

@@ -353,8 +353,7 @@ static void on_ready(struct mc_reactor_fd *ready, uint32_t events) {
     }
     if (lane->state == TCP_LANE_UP && lane->driver == TCP_DRIVER_NONE) {
         drive_locked(lane, events);
-    } else if (lane->state ==
-               TCP_LANE_UP) { /* a waiter reads; it did not know that sending would block */
+    } else if (lane->state == TCP_LANE_UP) { /* a waiter reads; it did not see sending block */
         lane->hang_up |= (events & EVENTS_BROKEN) != 0;
         if ((events & EPOLLOUT) && lane->unsent != &lane->slices) {
             tcp_lane_send_locked(lane);

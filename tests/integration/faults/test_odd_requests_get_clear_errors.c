@@ -153,8 +153,8 @@ static void test_sizes_and_replica_counts(void **state) {
     struct live master;
     live_master(&master, SHORT_LEASES, 0);
     struct asker a = asker_make(&master, 1);
-    assert_int_equal(put_start(&a, MC_STR("k"), 100, 1, NULL),
-                     MC_NO_AVAILABLE_HANDLE); /* no segment at all */
+    /* No segment at all. */
+    assert_int_equal(put_start(&a, MC_STR("k"), 100, 1, NULL), MC_NO_AVAILABLE_HANDLE);
     assert_int_equal(mount(&a, 1, BASE, SEGMENT_BYTES, "node", "127.0.0.1:1"), 0);
     static const uint64_t sizes[] = {UINT64_MAX, UINT64_MAX - 1,    UINT64_MAX - 4096,
                                      1ull << 63, SEGMENT_BYTES + 1, INT64_MAX,
@@ -167,8 +167,8 @@ static void test_sizes_and_replica_counts(void **state) {
     assert_int_equal(put_start(&a, MC_STR("k"), 0, 1, NULL), MC_INVALID_PARAMS);
     assert_int_equal(put_start(&a, MC_STR("k"), 100, 0, NULL), MC_INVALID_PARAMS);
     assert_false(exists(&a, MC_STR("k")));
-    static const uint64_t replicas[] = {2, 1ull << 32, 1ull << 63,
-                                        UINT64_MAX}; /* as many as there can be */
+    /* As many as there can be. */
+    static const uint64_t replicas[] = {2, 1ull << 32, 1ull << 63, UINT64_MAX};
     for (size_t i = 0; i < MC_ARRAY_LEN(replicas); i++) {
         size_t got;
         assert_int_equal(put_start(&a, MC_STR("k"), 100, replicas[i], &got), 0);
@@ -383,23 +383,23 @@ static void test_odd_mounts(void **state) {
     live_master(&master, NULL, 0);
     struct asker a = asker_make(&master, 1), b = asker_make(&master, 2);
     assert_int_equal(mount(&a, 1, BASE, SEGMENT_BYTES, "one", "127.0.0.1:1"), 0);
-    assert_int_equal(mount(&a, 1, BASE, SEGMENT_BYTES, "one", "127.0.0.1:1"),
-                     0); /* again: it is mounted */
-    assert_int_not_equal(mount(&b, 1, BASE, SEGMENT_BYTES, "one", "127.0.0.1:2"),
-                         0); /* another's id */
-    assert_int_not_equal(mount(&a, 2, BASE + 4096, SEGMENT_BYTES, "two", "127.0.0.1:1"),
-                         0); /* over itself */
+    /* Again: it is mounted. */
+    assert_int_equal(mount(&a, 1, BASE, SEGMENT_BYTES, "one", "127.0.0.1:1"), 0);
+    /* Another's id. */
+    assert_int_not_equal(mount(&b, 1, BASE, SEGMENT_BYTES, "one", "127.0.0.1:2"), 0);
+    /* Over itself. */
+    assert_int_not_equal(mount(&a, 2, BASE + 4096, SEGMENT_BYTES, "two", "127.0.0.1:1"), 0);
     assert_int_equal(mount(&a, 3, BASE, 0, "none", "127.0.0.1:3"), MC_INVALID_PARAMS);
     assert_int_equal(mount(&a, 3, 0, 4096, "null", "127.0.0.1:3"), MC_INVALID_PARAMS);
     assert_int_equal(mount(&a, 3, UINT64_MAX - 4095, 8192, "wraps", "127.0.0.1:3"),
                      MC_INVALID_PARAMS);
     assert_int_equal(mount(&a, 3, 4096, UINT64_MAX, "wraps", "127.0.0.1:3"), MC_INVALID_PARAMS);
     assert_int_equal(mount(&a, 3, BASE, 4096, "", "127.0.0.1:3"), MC_INVALID_PARAMS);
-    assert_int_equal(unmount(&a, 77),
-                     0); /* unknown: as upstream, it is not mounted, which was the wish */
+    /* Unknown: as upstream, it is not mounted, which was the wish. */
+    assert_int_equal(unmount(&a, 77), 0);
     assert_int_not_equal(unmount(&b, 1), 0); /* another's */
-    assert_int_equal(put_start(&a, MC_STR("k"), 100, 1, NULL),
-                     0); /* the first one serves as before */
+    /* The first one serves as before. */
+    assert_int_equal(put_start(&a, MC_STR("k"), 100, 1, NULL), 0);
     assert_int_equal(put_end(&a, MC_STR("k")), 0);
     assert_true(exists(&b, MC_STR("k")));
     assert_int_equal(unmount(&a, 1), 0);

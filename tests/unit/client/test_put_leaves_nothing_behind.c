@@ -98,8 +98,8 @@ static void test_lost_start_answer_is_revoked(void **state) {
     assert_int_equal(put("k", value, sizeof(value), 1), MC_RPC_TIMEOUT);
     assert_null(fake_find(fake, "k"));
     assert_int_equal(fake->moves, 0);
-    assert_int_equal(fake->rpcs[MC_RPC_PutStart],
-                     1); /* asking twice would meet its own first try */
+    /* Asking twice would meet its own first try. */
+    assert_int_equal(fake->rpcs[MC_RPC_PutStart], 1);
 }
 
 static void test_lost_end_answer_is_asked_again(void **state) {

@@ -179,8 +179,8 @@ static void test_a_failed_replace_leaves_the_old_file_and_no_litter(void **state
     snprintf(inner, sizeof(inner), "%s/x", directory);
     assert_int_equal(mkdir(directory, 0755), 0);
     assert_ok(mc_file_replace(inner, MC_STR("old")));
-    assert_int_equal(mc_file_replace(directory, MC_STR("new")),
-                     MC_FILE_WRITE_FAIL); /* a folder is in the way */
+    /* A folder is in the way. */
+    assert_int_equal(mc_file_replace(directory, MC_STR("new")), MC_FILE_WRITE_FAIL);
     struct mc_buf got = {0};
     assert_ok(mc_file_read_all(inner, 100, &got));
     assert_string_equal(mc_buf_cstr(&got), "old");

@@ -25,8 +25,8 @@ static void test_strings(void **state) {
     expect_json(MC_STR("\xff\xc3"), "\"\\ufffd\\ufffd\"");            /* never, and cut off */
     expect_json(MC_STR("\xc0\xaf"), "\"\\ufffd\\ufffd\"");            /* overlong */
     expect_json(MC_STR("\xed\xa0\x80"), "\"\\ufffd\\ufffd\\ufffd\""); /* a surrogate */
-    expect_json(MC_STR("\xf4\x90\x80\x80"),
-                "\"\\ufffd\\ufffd\\ufffd\\ufffd\""); /* above U+10FFFF */
+    /* Above U+10FFFF. */
+    expect_json(MC_STR("\xf4\x90\x80\x80"), "\"\\ufffd\\ufffd\\ufffd\\ufffd\"");
     expect_json((struct mc_str){NULL, 0}, "\"\"");
 }
 

@@ -151,8 +151,8 @@ static void test_extents_of_an_abandoned_put_come_back_after_the_release_timeout
     assert_int_equal(used_bytes(f), 107); /* the first writer may still be writing */
     assert_int_equal(metric(f, "master_put_start_discard_cnt"), 1);
     assert_int_equal(metric(f, "master_put_start_discarded_staging_size"), 100);
-    assert_int_equal(put_end(f, "k"),
-                     MC_ILLEGAL_CLIENT); /* the old writer cannot end the new put */
+    /* The old writer cannot end the new put. */
+    assert_int_equal(put_end(f, "k"), MC_ILLEGAL_CLIENT);
     assert_int_equal(put_end_as(f, client_b, "default", "k", MC_REPLICA_ALL), MC_OK);
     fixture_check(f);
     keep_alive(f, 569990);

@@ -120,8 +120,8 @@ static void test_a_graceful_unmount_reads_on_and_allocates_no_more(void **state)
     assert_int_equal(put(f, "k", 100), MC_OK);
     assert_int_equal(unmount_gracefully(f, id, client_b, 2000), MC_INVALID_PARAMS);
     assert_int_equal(unmount_gracefully(f, id, client_a, 5000), MC_OK);
-    assert_int_equal(unmount_gracefully(f, id, client_a, 2000),
-                     MC_OK); /* the earlier deadline counts */
+    /* The earlier deadline counts. */
+    assert_int_equal(unmount_gracefully(f, id, client_a, 2000), MC_OK);
     assert_int_equal(unmount_gracefully(f, id, client_a, 90000), MC_OK);
     assert_int_equal(unmount_gracefully(f, (struct mc_uuid){5, 5}, client_a, 1), MC_OK);
     assert_int_equal(status_by_id(f, id), MC_SEGMENT_GRACEFULLY_UNMOUNTING);
@@ -142,8 +142,8 @@ static void test_a_client_that_is_silent_loses_its_segments(void **state) {
     struct mw_segment s = segment_of(f, "node:1", FIXTURE_SEGMENT_BYTES);
     assert_int_equal(ping(f, client_a), MC_CLIENT_NEED_REMOUNT);
     assert_int_equal(mount_as(f, client_a, s), MC_OK);
-    assert_int_equal(ping(f, client_a),
-                     MC_CLIENT_NEED_REMOUNT); /* it may have more segments than this one */
+    /* It may have more segments than this one. */
+    assert_int_equal(ping(f, client_a), MC_CLIENT_NEED_REMOUNT);
     assert_int_equal(remount(f, client_a, &s, 1), MC_OK);
     assert_int_equal(ping(f, client_a), MC_CLIENT_OK);
     assert_int_equal(put(f, "k", 100), MC_OK);
@@ -216,8 +216,8 @@ static void test_memory_that_nobody_was_using_is_open_again_after_the_sweep(void
     assert_int_equal(unmount(f, s.id), MC_OK);
     s.id.lo++;
     assert_int_equal(mount_as(f, client_a, s), MC_OK);
-    assert_int_equal(put_start(f, "new", 100),
-                     MC_NO_AVAILABLE_HANDLE); /* the sweep has to look first */
+    /* The sweep has to look first. */
+    assert_int_equal(put_start(f, "new", 100), MC_NO_AVAILABLE_HANDLE);
     tick(f);
     assert_int_equal(put(f, "new", 100), MC_OK);
     assert_int_equal(get(f, "new"), MC_OK);
@@ -225,8 +225,8 @@ static void test_memory_that_nobody_was_using_is_open_again_after_the_sweep(void
     s.id.lo++;
     assert_int_equal(mount_as(f, client_a, s), MC_OK);
     tick_for_ms(f, 9990);
-    assert_int_equal(put_start(f, "third", 100),
-                     MC_NO_AVAILABLE_HANDLE); /* this time somebody was reading */
+    /* This time somebody was reading. */
+    assert_int_equal(put_start(f, "third", 100), MC_NO_AVAILABLE_HANDLE);
     ping(f, client_a);
     tick_for_ms(f, 10);
     assert_int_equal(put(f, "third", 100), MC_OK);

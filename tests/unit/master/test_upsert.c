@@ -79,8 +79,8 @@ static void test_a_later_writer_preempts_an_unfinished_one(void **state) {
     mount(f, "node:1", FIXTURE_SEGMENT_BYTES);
     assert_int_equal(put_start_with(f, client_b, "default", "k", 100, replicas(1), NULL), MC_OK);
     assert_int_equal(upsert_start(f, "k", 100, replicas(1), NULL), MC_OK);
-    assert_int_equal(used_bytes(f),
-                     200); /* the first may still be writing: its bytes are not handed out */
+    /* The first may still be writing: its bytes are not handed out. */
+    assert_int_equal(used_bytes(f), 200);
     assert_int_equal(put_end_as(f, client_b, "default", "k", MC_REPLICA_ALL), MC_ILLEGAL_CLIENT);
     assert_int_equal(put_end(f, "k"), MC_OK);
     assert_int_equal(metric(f, "master_put_start_discarded_staging_size"), 100);
@@ -111,8 +111,8 @@ static void test_group_membership_is_for_the_objects_life(void **state) {
     assert_int_equal(upsert_start(f, "k", 100, in_group(f, "h"), NULL), MC_INVALID_PARAMS);
     assert_int_equal(upsert_start(f, "k", 100, in_group(f, ""), NULL), MC_INVALID_PARAMS);
     assert_int_equal(upsert_start(f, "free", 100, in_group(f, "g"), NULL), MC_INVALID_PARAMS);
-    assert_int_equal(upsert_start(f, "k", 50, replicas(1), NULL),
-                     MC_OK); /* keeps it, with new extents too */
+    /* Keeps it, with new extents too. */
+    assert_int_equal(upsert_start(f, "k", 50, replicas(1), NULL), MC_OK);
     /* one that was never finished was never a member for life */
     assert_int_equal(upsert_start(f, "k", 50, in_group(f, ""), NULL), MC_OK);
     assert_int_equal(put_end(f, "k"), MC_OK);

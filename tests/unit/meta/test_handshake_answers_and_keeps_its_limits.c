@@ -271,8 +271,9 @@ static enum mc_status probe_fake(const struct scene *s, const char *reply, size_
 
 static void the_client_believes_no_broken_answer(void **state) {
     struct scene *s = *state;
+    /* Another type. */
     assert_int_equal(probe_fake(s, "\x15\0\0\0\0\0\0\0\1{\"status\":\"success\"}", 29, 2000),
-                     MC_ERR_PROTOCOL); /* another type */
+                     MC_ERR_PROTOCOL);
     assert_int_equal(probe_fake(s, "\0\0\0\0\0\0\0\0\3", 9, 2000), MC_ERR_PROTOCOL);
     assert_int_equal(probe_fake(s, "\0\0\0\0\0\0\0\x7f\3", 9, 2000), MC_ERR_PROTOCOL);
     assert_int_equal(probe_fake(s, "\x15\0\0\0\0\0\0\0\3{\"sta", 14, 2000), MC_ERR_CLOSED);

@@ -250,8 +250,8 @@ static void test_a_restarted_server_is_found_again(void **state) {
         .host = "127.0.0.1", .port = s.port, .no_delay = true, .handler = test_handler};
     assert_ok(mc_rpc_server_start(&config, &s.server, NULL));
     test_echo(client, 10, 2);
-    mc_rpc_server_stop(
-        s.server); /* the pooled connection dies while idle: the next call takes a fresh one */
+    /* The pooled connection dies while idle: the next call takes a fresh one. */
+    mc_rpc_server_stop(s.server);
     assert_ok(mc_rpc_server_start(&config, &s.server, NULL));
     usleep(10 * 1000);
     test_echo(client, 10, 3);

@@ -142,8 +142,8 @@ static void test_a_peer_that_does_not_read_is_not_read(void **state) {
     struct test_server s = test_server_start((struct mc_rpc_server_config){0});
     struct mc_rpc_client *other = test_client(&s, 1);
     int fd = test_socket(&s);
-    char request[sizeof(struct mc_rpc_request_header) + 4 +
-                 60000]; /* padded so that sockets fill soon */
+    /* Padded so that sockets fill soon. */
+    char request[sizeof(struct mc_rpc_request_header) + 4 + 60000];
     uint32_t sent = 0, size = ANSWER;
     bool blocked = false;
     memset(request, 0, sizeof(request));

@@ -306,8 +306,8 @@ static void when_every_road_is_closed_the_first_error_is_told(void **state) {
     for (size_t i = 0; i < SIZE; i++) {
         assert_int_equal(s->local[i], 0x11);
     }
-    assert_true(te_counter(s->a, "mooncake_te_descriptor_fetches_total") >=
-                2); /* asked once more */
+    /* Asked once more. */
+    assert_true(te_counter(s->a, "mooncake_te_descriptor_fetches_total") >= 2);
     assert_int_equal(te_counter(s->a, "mooncake_te_tasks_failed_total"), 1);
     faults[0].fail = faults[1].fail = 0;
     read_all(s); /* the next request finds its way */

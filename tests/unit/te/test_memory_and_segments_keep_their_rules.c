@@ -74,8 +74,8 @@ static void allocated_memory_is_zero_aligned_and_freed_as_such(void **state) {
     assert_int_equal(info[0].addr, (uintptr_t)m);
     assert_int_equal(info[0].length, 3 * 4096 + 5);
     assert_string_equal(info[0].location, "cpu:1");
-    assert_int_equal(mc_memory_unregister(e, m),
-                     MC_ERR_NOT_FOUND); /* it is freed, not unregistered */
+    /* It is freed, not unregistered. */
+    assert_int_equal(mc_memory_unregister(e, m), MC_ERR_NOT_FOUND);
     assert_int_equal(mc_memory_alloc(e, 0, "*", &small), MC_INVALID_PARAMS);
     assert_int_equal(mc_memory_alloc(e, SIZE_MAX, "*", &small), MC_INVALID_PARAMS);
     assert_ok(mc_memory_free(e, m));

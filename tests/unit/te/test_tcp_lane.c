@@ -231,9 +231,10 @@ static void a_refusal_fails_its_slice_for_good_and_the_others_for_a_retry(void *
     assert_int_equal(b->status[2], MC_ERR_CLOSED);
     assert_true(b->retryable[2]);
     free(b);
+    /* Said while the payload is on its way. */
     assert_int_equal(double_move(&f->segment, MC_TRANSFER_WRITE, f->local, f->remote + MEMORY - 1,
                                  32u << 20, true),
-                     MC_ERR_REJECTED); /* said while the payload is on its way */
+                     MC_ERR_REJECTED);
     assert_ok(double_move(&f->segment, MC_TRANSFER_READ, f->local, f->remote, 4096, true));
 }
 
@@ -506,8 +507,8 @@ static void cancelled_slices_end_at_once_and_late_bytes_touch_nothing(void **sta
         }
         mc_test_fill(f->local, 8192, 77);
         struct iovec iov = {late, sizeof(late)};
-        (void)!mc_send_all(fd, &iov, 1,
-                           in_ms(1000)); /* succeeds or not: the connection may be gone */
+        /* Succeeds or not: the connection may be gone. */
+        (void)!mc_send_all(fd, &iov, 1, in_ms(1000));
         usleep(20000);
         mc_test_verify(f->local, 8192, 77);
         if (!atomic_load(&other->done)) { /* it was not begun: the next connection serves it */

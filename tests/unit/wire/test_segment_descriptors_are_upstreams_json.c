@@ -150,8 +150,8 @@ static void what_cannot_be_used_is_refused(void **state) {
         assert_int_equal(d.pid, 4711); /* untouched */
     }
     struct mc_segment_desc d;
-    assert_ok(decode(OURS(ID, ",\"pid\":1,\"shm\":[[1,1,true]]"),
-                     &d)); /* the frame of the above is right */
+    /* The frame of the above is right. */
+    assert_ok(decode(OURS(ID, ",\"pid\":1,\"shm\":[[1,1,true]]"), &d));
     mc_segment_desc_free(&d);
     char long_name[400];
     memset(long_name, 'n', sizeof(long_name));
