@@ -50,7 +50,6 @@ struct mc_real_port {
     struct mc_port port;
     struct mc_rpc_client *rpc;
     struct mc_engine *engine;
-    char boot_id[40];
     pthread_rwlock_t lock; /* guards the buckets */
     struct endpoint *buckets[ENDPOINT_BUCKETS];
     size_t not_open; /* entries that say so */
@@ -113,7 +112,8 @@ static uint32_t distance_of(struct mc_real_port *real, mc_segment_id segment) {
         return MC_DISTANCE_NETWORK;
     }
     struct mc_peer_desc *desc = mc_segment_desc(opened);
-    bool same_host = real->boot_id[0] != '\0' && strcmp(desc->boot_id, real->boot_id) == 0;
+    const char *boot_id = mc_engine_boot_id(real->engine);
+    bool same_host = boot_id[0] != '\0' && strcmp(desc->boot_id, boot_id) == 0;
     mc_peer_desc_put(desc);
     return same_host ? MC_DISTANCE_HOST : MC_DISTANCE_NETWORK;
 }
@@ -278,24 +278,6 @@ static enum mc_status real_call(struct mc_port *port, uint32_t function_id, stru
 
 /* ---- moving bytes ---- */
 
-/* Whether a write that failed so can still deliver bytes: only when the peer, or the way to it,
- * said no. */
-static enum mc_status write_failure(enum mc_status status) {
-    switch (status) {
-    case MC_ERR_UNREACHABLE:
-    case MC_ERR_CLOSED:
-    case MC_ERR_REJECTED:
-    case MC_ERR_NOT_REGISTERED:
-    case MC_ERR_NO_TRANSPORT:
-    case MC_ERR_BAD_ADDRESS:
-    case MC_SEGMENT_NOT_FOUND:
-    case MC_INVALID_PARAMS:
-        return status;
-    default:
-        return MC_ERR_TIMEOUT;
-    }
-}
-
 /* The statuses of the tasks of a batch that ended. */
 static void collect(struct mc_batch *batch, struct mc_port_move **moves, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -407,8 +389,8 @@ static void real_move(struct mc_port *port, struct mc_port_move *moves, size_t c
     for (size_t i = 0; i < count; i++) {
         if (moves[i].status != MC_OK) {
             suspect(real, moves[i].endpoint);
-            if (moves[i].op == MC_TRANSFER_WRITE) {
-                moves[i].status = write_failure(moves[i].status);
+            if (moves[i].op == MC_TRANSFER_WRITE && !mc_write_is_over(moves[i].status)) {
+                moves[i].status = MC_ERR_TIMEOUT; /* what port.h says of a write in doubt */
             }
         }
     }
@@ -507,17 +489,6 @@ static const struct mc_port_ops REAL_OPS = {
     .distance = real_distance,
 };
 
-static void read_boot_id(struct mc_real_port *real) {
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file == NULL || fgets(real->boot_id, sizeof(real->boot_id), file) == NULL) {
-        real->boot_id[0] = '\0';
-    }
-    real->boot_id[strcspn(real->boot_id, "\n")] = '\0';
-    if (file != NULL) {
-        fclose(file);
-    }
-}
-
 struct mc_real_port *mc_real_port_create(struct mc_rpc_client *rpc, struct mc_engine *engine) {
     struct mc_real_port *real = mc_zalloc(sizeof(*real));
     real->port.ops = &REAL_OPS;
@@ -525,7 +496,6 @@ struct mc_real_port *mc_real_port_create(struct mc_rpc_client *rpc, struct mc_en
     real->engine = engine;
     pthread_rwlock_init(&real->lock, NULL);
     pthread_mutex_init(&real->views_lock, NULL);
-    read_boot_id(real);
     return real;
 }
 

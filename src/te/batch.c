@@ -25,6 +25,7 @@
 #include "te/internal.h"
 
 #define CANCEL_PAUSE_NS 20000
+#define PAGE            4096u
 
 static uint64_t now_ns(void) {
     return mc_now_ns(mc_clock_system());
@@ -93,6 +94,7 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->slot = NULL;
     task->holds_slot = false;
     task->length = length;
+    task->slice_bytes = 0;
     task->slice_count = 0;
     task->transport = NULL;
     atomic_store_explicit(&task->error, MC_OK, memory_order_relaxed);
@@ -134,12 +136,14 @@ static enum mc_status plan_segment(struct mc_engine *engine, struct mc_route *ro
     return MC_OK;
 }
 
-static uint32_t count_slices(uint64_t length, uint64_t slice_bytes) {
-    if (slice_bytes == 0 || length <= slice_bytes) {
-        return 1;
+/* All slices of a task but the last are of this size: about `wanted` (0 = never cut), larger where
+ * that would be too many slices, a multiple of a page where there are several. */
+static uint64_t slice_size(uint64_t length, uint64_t wanted) {
+    if (wanted == 0 || length <= wanted) {
+        return length;
     }
-    uint64_t count = (length - 1) / slice_bytes + 1;
-    return (uint32_t)mc_min_u64(count, MC_SLICES_PER_TASK_MAX);
+    uint64_t count = mc_min_u64((length - 1) / wanted + 1, MC_SLICES_PER_TASK_MAX);
+    return ((length - 1) / count / PAGE + 1) * PAGE;
 }
 
 /* Decides the task's slot, transport (NULL: the descriptor must be fetched first) and number of
@@ -158,11 +162,11 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
                                       .length = r->length,
                                       .segment = &task->slot->base};
     struct mc_transport *t = mc_route_choose(route, &whole);
-    uint64_t slice_bytes = t != NULL ? t->ops->slice_bytes : 0;
     if (route->fresh && mc_route_covers(route, r->remote_addr, r->length)) {
         task->transport = t;
     }
-    task->slice_count = count_slices(r->length, slice_bytes);
+    task->slice_bytes = slice_size(r->length, t != NULL ? t->ops->slice_bytes : 0);
+    task->slice_count = (uint32_t)((r->length - 1) / task->slice_bytes + 1);
     atomic_store_explicit(&task->pending, task->slice_count, memory_order_relaxed);
     return MC_OK;
 }
@@ -272,8 +276,7 @@ static void post_all(struct mc_chunk *chunk, const struct mc_transfer_request *r
         if (count == 0) {
             continue;
         }
-        /* All slices but the last are of one size, a multiple of a page where there are several. */
-        uint64_t each = count == 1 ? task->length : ((task->length - 1) / count / 4096 + 1) * 4096;
+        uint64_t each = task->slice_bytes;
         for (uint32_t s = 0; s < count; s++, next++) {
             uint64_t offset = s * each;
             uint64_t length = mc_min_u64(each, task->length - offset);

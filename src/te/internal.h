@@ -96,6 +96,7 @@ struct mc_transfer_task {
     _Atomic uint32_t pending; /* slices not ended */
     _Atomic uint64_t moved;
     uint64_t length;
+    uint64_t slice_bytes; /* of every slice but the last */
     uint32_t slice_count;
     struct mc_transport *transport; /* first choice */
 };
@@ -256,9 +257,6 @@ struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr,
 void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out);
 /* Copies the own ranges into a descriptor; the caller frees desc->buffers. */
 void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc);
-
-/* options.c: a number of the environment; a bad one is named in the log and ignored. */
-uint64_t mc_env_number(const char *name, uint64_t min, uint64_t max, uint64_t otherwise);
 
 /* publish.c */
 void mc_publish_init(struct mc_engine *engine);

@@ -5,8 +5,9 @@
  * time-out), takes the same steps: the same transport again while it says that may help and fewer
  * than MC_SLICE_ATTEMPTS posts were made; then the cheapest transport not tried; when none is left
  * the descriptor is fetched once and, if the same peer still answers, the round begins anew; then
- * the slice ends with its first error and so does the task. A slice known complete never comes
- * here. A cancelled task's slices end at their next step.
+ * the slice ends with its first error and so does the task, except that a write whose bytes may
+ * still arrive is not called over (mc_write_is_over): whoever hears that gives the place away. A
+ * slice known complete never comes here. A cancelled task's slices end at their next step.
  */
 #include "base/log.h"
 #include "te/internal.h"
@@ -29,14 +30,38 @@ static void task_end(struct mc_transfer_task *task) {
     mc_batch_task_ended(batch, 1, error);
 }
 
+bool mc_write_is_over(enum mc_status error) {
+    switch (error) {
+    case MC_ERR_UNREACHABLE:
+    case MC_ERR_CLOSED:
+    case MC_ERR_REJECTED:
+    case MC_ERR_NOT_REGISTERED:
+    case MC_ERR_NO_TRANSPORT:
+    case MC_ERR_BAD_ADDRESS:
+    case MC_SEGMENT_NOT_FOUND:
+    case MC_INVALID_PARAMS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Whether `error` is to be told instead of what is known so far. */
+static bool outweighs(const struct mc_slice_op *slice, enum mc_status error, int32_t known) {
+    return known == MC_OK ||
+           (slice->op == MC_TRANSFER_WRITE && mc_write_is_over(known) && !mc_write_is_over(error));
+}
+
 void mc_slice_end(struct mc_slice_op *slice, enum mc_status status) {
     struct mc_transfer_task *task = task_of(slice);
     if (status == MC_OK) {
         atomic_fetch_add_explicit(&task->moved, slice->length, memory_order_relaxed);
     } else {
-        int32_t none = MC_OK;
-        atomic_compare_exchange_strong_explicit(&task->error, &none, status, memory_order_relaxed,
-                                                memory_order_relaxed);
+        int32_t known = atomic_load_explicit(&task->error, memory_order_relaxed);
+        while (outweighs(slice, status, known) &&
+               !atomic_compare_exchange_weak_explicit(&task->error, &known, status,
+                                                      memory_order_relaxed, memory_order_relaxed)) {
+        }
     }
     /* Pairs with the same operation of the other slices: whoever is last sees all their results. */
     if (atomic_fetch_sub_explicit(&task->pending, 1, memory_order_acq_rel) == 1) {
@@ -48,7 +73,7 @@ void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, boo
     struct mc_segment_slot *slot = mc_slot_of(slice->segment);
     struct mc_transport_counters *counters = &slot->base.engine->counters[slice->transport->index];
     mc_metric_add(&counters->failures, 1);
-    if (slice->first_error == MC_OK) {
+    if (outweighs(slice, status, slice->first_error)) {
         slice->first_error = status;
     }
     atomic_store_explicit(&slot->stale, 1, memory_order_relaxed);

@@ -99,6 +99,11 @@ struct mc_slice_op {
     uint64_t transport_data[4];
 };
 
+/* Whether a write that failed so can deliver no byte any more, because the peer, or the way to it,
+ * said no. After any other failure bytes may be on their way, and its place must not be given to
+ * somebody else. */
+bool mc_write_is_over(enum mc_status error);
+
 /* Tells the engine that the slice ended. From any thread, exactly once for each posted slice, after
  * which the transport must not touch the slice or its memory. On failure `retryable` says whether
  * another lane of the same transport may work. The engine may post again from inside this call. */

@@ -185,7 +185,8 @@ void tcp_lane_cancel(struct tcp_lane *lane, void *task) {
         if (!take_unsent_locked(lane, task, &taken)) {
             break;
         }
-        tcp_lane_fail_locked(lane, MC_ERR_CLOSED, true);
+        /* Not MC_ERR_CLOSED: the peer may still apply what it has received. */
+        tcp_lane_fail_locked(lane, MC_ERR_TIMEOUT, true);
         tcp_lane_settle_locked(lane);
     }
     lane->cancellers--;

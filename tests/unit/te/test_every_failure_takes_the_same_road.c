@@ -313,6 +313,47 @@ static void when_every_road_is_closed_the_first_error_is_told(void **state) {
     read_all(s); /* the next request finds its way */
 }
 
+/* "Unreachable" means that no byte can arrive any more, and its hearer gives the place to somebody
+ * else: a write that another attempt left in doubt must not be told so. */
+static void a_write_in_doubt_is_never_called_over(void **state) {
+    struct scene *s = *state;
+    struct mc_transfer_request write = s->read;
+    write.op = MC_TRANSFER_WRITE;
+    for (int first = 0; first < 2; first++) {
+        for (int i = 0; i < 2; i++) {
+            faults[i].fail = 100000;
+            faults[i].error = i == first ? MC_ERR_UNREACHABLE : MC_ERR_TIMEOUT;
+        }
+        assert_int_equal(mc_transfer(s->a, &write, 1, mc_deadline_in_ms(10000)), MC_ERR_TIMEOUT);
+        /* Of a read it is of no importance: what happened first is told. */
+        assert_int_equal(mc_transfer(s->a, &s->read, 1, mc_deadline_in_ms(10000)), faults[0].error);
+    }
+    faults[0].error = MC_ERR_CLOSED;
+    faults[1].error = MC_ERR_UNREACHABLE;
+    assert_int_equal(mc_transfer(s->a, &write, 1, mc_deadline_in_ms(10000)), MC_ERR_CLOSED);
+}
+
+static void a_long_request_is_cut_where_it_ends(void **state) {
+    enum { LENGTH = 65 * 16384, GUARD = 1 << 20 }; /* more slices of 16384 than a task may have */
+    struct scene *s = *state;
+    char *remote = calloc(1, LENGTH + GUARD), *local = malloc(LENGTH + GUARD);
+    assert_ok(mc_memory_register(s->b, remote, LENGTH, "*", 0));
+    assert_ok(mc_segment_refresh(s->a, s->segment));
+    mc_test_fill(remote, LENGTH, 3);
+    memset(local, 0x11, LENGTH + GUARD);
+    struct mc_transfer_request read = {MC_TRANSFER_READ, local, s->segment,
+                                       (uint64_t)(uintptr_t)remote, LENGTH};
+    assert_ok(mc_transfer(s->a, &read, 1, mc_deadline_in_ms(10000)));
+    mc_test_verify(local, LENGTH, 3);
+    for (size_t i = LENGTH; i < LENGTH + GUARD; i++) {
+        assert_int_equal(local[i], 0x11);
+    }
+    assert_true(faults[0].moved > 7 && faults[0].moved <= 64);
+    assert_ok(mc_memory_unregister(s->b, remote));
+    free(remote);
+    free(local);
+}
+
 static void no_transport_at_all_is_an_error(void **state) {
     struct scene *s = *state;
     faults[0].cost = faults[1].cost = UINT32_MAX;
@@ -473,6 +514,8 @@ int main(void) {
         ROAD_TEST(a_transports_timeout_goes_the_same_way),
         ROAD_TEST(failures_from_another_thread_go_the_same_way),
         ROAD_TEST(when_every_road_is_closed_the_first_error_is_told),
+        ROAD_TEST(a_write_in_doubt_is_never_called_over),
+        ROAD_TEST(a_long_request_is_cut_where_it_ends),
         ROAD_TEST(no_transport_at_all_is_an_error),
         ROAD_TEST(one_task_fails_and_the_others_do_not),
         ROAD_TEST(a_deadline_ends_what_never_answers),
