@@ -21,10 +21,12 @@
  *
  * Threads: every function may be called from any thread, except that one batch is submitted to and
  * freed by one thread at a time. Functions that take a deadline wait for a peer until then;
- * mc_segment_open, mc_segment_refresh and mc_notify_send at most the handshake timeouts (connect 5
- * s, answer 10 s); mc_memory_unregister and mc_memory_free until peers' requests on the range have
- * ended; no other function waits for a peer. Limits: MC_BATCH_MAX requests a batch; buffers, peers
- * and lanes as in docs/te.md.
+ * mc_segment_open, mc_segment_refresh, mc_segment_map and mc_notify_send at most the handshake
+ * timeouts (connect 5 s, answer 10 s); mc_memory_unregister and mc_memory_free until peers'
+ * requests on the range have ended. With an HTTP metadata service, mc_segment_open and every change
+ * of memory also wait for its answer, some seconds at most. Nothing else waits.
+ *
+ * Limits: MC_BATCH_MAX requests a batch; buffers, peers and lanes as in docs/te.md.
  *
  * Errors: `enum mc_status` of mooncake/error.h. Semantics: Mooncake (FAST'25) section 4 and
  * upstream's Transfer Engine; wire compatible with upstream 0.3.12 and later.
@@ -52,23 +54,28 @@ typedef int32_t mc_segment_id;      /* as upstream; > 0 for opened peers */
 /* ---- engine ---- */
 
 struct mc_engine_options {
-    const char *metadata;   /* "P2PHANDSHAKE" or "http://host:port/metadata" */
-    const char *local_name; /* segment name; NULL or "" = "<ip>:<port>". With P2P the port is always
-                               the bound one */
-    const char *host;  /* address to bind and to tell peers; NULL = chosen (MC_TCP_BIND_ADDRESS,
-                          interfaces) */
-    uint16_t rpc_port; /* handshake port; 0 = a free one of [port_min, port_max] */
-    uint16_t port_min; /* default 15000 (MC_MIN_RPC_PORT) */
-    uint16_t port_max; /* default 17000 (MC_MAX_RPC_PORT) */
-    unsigned reactors; /* I/O threads; 0 = min(2, cores) */
-    unsigned lanes_per_peer;     /* TCP connections a peer; 0 = 4 */
-    bool disable_shm;            /* never use shared memory (tests, measuring TCP) */
+    /* "P2PHANDSHAKE" or "http://host:port/metadata". */
+    const char *metadata;
+    /* Segment name; NULL or "" = "<ip>:<port>". With P2P the port is always the bound one. */
+    const char *local_name;
+    /* Address to bind and to tell peers; NULL or "" = chosen (MC_TCP_BIND_ADDRESS, else the first
+     * interface). */
+    const char *host;
+    uint16_t rpc_port;           /* handshake port; 0 = a free one of [port_min, port_max] */
+    uint16_t port_min;           /* default 15000 (MC_MIN_RPC_PORT) */
+    uint16_t port_max;           /* default 17000 (MC_MAX_RPC_PORT) */
+    unsigned reactors;           /* I/O threads, at most 16; 0 = min(2, cores) */
+    unsigned lanes_per_peer;     /* TCP connections a peer, at most 64; 0 = 4 */
+    bool disable_shm;            /* never use shared memory (tests, measuring TCP; MC_FORCE_TCP) */
     bool disable_local;          /* never use memcpy inside the process (tests) */
-    uint32_t connect_timeout_ms; /* default 5000 */
+    uint32_t connect_timeout_ms; /* 0 = 5000 (MC_HANDSHAKE_CONNECT_TIMEOUT, in seconds) */
 };
 /* Defaults, then the MC_* environment. */
 void mc_engine_options_init(struct mc_engine_options *options);
 
+/* Starts threads, listens, publishes the segment. `options` and its strings are copied.
+ * MC_INVALID_PARAMS, MC_ERR_ADDRESS_IN_USE, MC_ERR_BAD_ADDRESS, MC_ERR_IO, and what the metadata
+ * service answers, MC_ERR_REJECTED when another engine has the name. */
 MC_MUST_USE enum mc_status mc_engine_create(const struct mc_engine_options *options,
                                             struct mc_engine **engine);
 /* Ends transfers in flight with MC_ERR_CANCELLED and waits for peers' requests; afterwards nobody
@@ -91,25 +98,29 @@ enum mc_memory_flags {
     /* A source or destination of own transfers; peers may not address it. */
     MC_MEMORY_LOCAL_ONLY = 1,
 };
-/* Registers [addr, addr+length) under a location ("*", "cpu:0", "cuda:0"). MC_ERR_OVERLAP,
- * MC_INVALID_PARAMS. The caller keeps the memory valid until it is unregistered. */
+/* Registers [addr, addr+length) under a location ("*", "cpu:0", "cuda:0"; NULL = "*"; printable
+ * ASCII, below 64 bytes). MC_ERR_OVERLAP, MC_INVALID_PARAMS, MC_ERR_LIMIT (docs/te.md). The caller
+ * keeps the memory valid until it is unregistered. */
 MC_MUST_USE enum mc_status mc_memory_register(struct mc_engine *engine, void *addr, size_t length,
                                               const char *location, unsigned flags);
 /* Waits for peers' requests that are using the range. MC_ERR_NOT_FOUND when addr is not a
  * registered start. */
 MC_MUST_USE enum mc_status mc_memory_unregister(struct mc_engine *engine, void *addr);
 /* Memory that same-host peers can map (memfd); registered under `location`. Page-aligned;
- * zero-filled. */
+ * zero-filled. MC_ERR_NO_MEMORY also when the machine has less than `length` in all. */
 MC_MUST_USE enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length,
                                            const char *location, void **addr);
+/* Of mc_memory_alloc; waits as mc_memory_unregister does. MC_ERR_NOT_FOUND. */
 MC_MUST_USE enum mc_status mc_memory_free(struct mc_engine *engine, void *addr);
 
 /* ---- segments ---- */
 
-/* Opens (or finds again) a peer's segment. The own name gives MC_LOCAL_SEGMENT. MC_ERR_UNREACHABLE,
- * MC_ERR_PROTOCOL, MC_SEGMENT_NOT_FOUND. */
+/* Opens (or finds again) a peer's segment; openings are counted, and each wants its close. The own
+ * name gives MC_LOCAL_SEGMENT. MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT, MC_ERR_PROTOCOL,
+ * MC_SEGMENT_NOT_FOUND, MC_INVALID_PARAMS, MC_ERR_LIMIT. */
 MC_MUST_USE enum mc_status mc_segment_open(struct mc_engine *engine, const char *name,
                                            mc_segment_id *segment);
+/* Transfers that were submitted before the last close go on. MC_SEGMENT_NOT_FOUND. */
 MC_MUST_USE enum mc_status mc_segment_close(struct mc_engine *engine, mc_segment_id segment);
 /* Fetches the descriptor again, e.g. after the peer registered more memory (done by itself when an
  * address is unknown). */
@@ -129,8 +140,9 @@ MC_MUST_USE enum mc_status mc_segment_probe(struct mc_engine *engine, mc_segment
                                             uint64_t deadline_ns);
 
 /* A pointer through which this process reads [addr, addr+length) of the segment without a copy;
- * only for local segments and same-host memory of mc_memory_alloc; else MC_NOT_SUPPORTED. Valid
- * until the segment is closed. */
+ * only for the local segment and same-host memory of mc_memory_alloc; else MC_NOT_SUPPORTED;
+ * MC_ERR_NOT_REGISTERED when the segment has no such range. Valid until the segment is closed; of
+ * the local segment, until the range is unregistered. */
 MC_MUST_USE enum mc_status mc_segment_map(struct mc_engine *engine, mc_segment_id segment,
                                           uint64_t addr, size_t length, const void **ptr);
 
@@ -156,28 +168,36 @@ enum mc_task_state {
 };
 struct mc_transfer_status {
     enum mc_task_state state;
-    enum mc_status error;       /* why, when failed */
+    enum mc_status error; /* why, when failed: what went wrong first. Of a write, see docs/te.md */
     uint64_t transferred_bytes; /* equals length exactly when completed */
 };
 
-/* A batch collects requests; tasks are numbered 0… over all submits. capacity is a hint. */
+/* A batch collects requests; tasks are numbered 0… over all submits. `capacity`, a hint, is at most
+ * MC_BATCH_MAX. */
 MC_MUST_USE enum mc_status mc_batch_create(struct mc_engine *engine, size_t capacity,
                                            struct mc_batch **batch);
-/* The request array may be freed at once. Requests that cannot be posted fail as tasks, not here. A
- * task that is not complete at deadline_ns fails with MC_ERR_TIMEOUT: the next call that looks at
- * the batch (task, wait, free) cancels it, and after that call nothing of it touches local memory.
- */
+/* Adds `count` tasks and starts them; the request array may be freed at once. A request that cannot
+ * be carried out is a failed task, not an error here: MC_INVALID_PARAMS (too many, NULL),
+ * MC_ERR_CLOSED (the engine ends).
+ *
+ * A task that is not complete at deadline_ns fails with MC_ERR_TIMEOUT. No timer looks: the next
+ * call on the batch (task, wait, free) finds the task overdue and cancels it, and once that call
+ * has returned nothing of the task touches local memory any more. Until then it may.
+ * MC_SLICE_TIMEOUT (seconds) in the environment bounds deadlines that are later or open. */
 MC_MUST_USE enum mc_status mc_batch_submit(struct mc_batch *batch,
                                            const struct mc_transfer_request *requests, size_t count,
                                            uint64_t deadline_ns);
-/* After all tasks of the batch have completed, tells the peer (see mc_notify_send). Set before the
- * last submit. */
+/* After all tasks of the batch have completed, tells the peer (see mc_notify_send); nothing is sent
+ * when one has failed, and the batch ends with MC_ERR_… of the sending when that fails. Set before
+ * the last submit, once. */
 MC_MUST_USE enum mc_status mc_batch_notify(struct mc_batch *batch, mc_segment_id segment,
                                            const char *name, const char *message);
+/* How task number `task` stands. MC_TASK_NOT_FOUND. */
 MC_MUST_USE enum mc_status mc_batch_task(struct mc_batch *batch, size_t task,
                                          struct mc_transfer_status *status);
-/* Waits until every task has ended. MC_OK: all completed; MC_ERR_TIMEOUT: deadline passed, tasks go
- * on; else the first failed task's error. */
+/* Waits until every task has ended. MC_OK: all completed. MC_ERR_TIMEOUT: the deadline passed and
+ * tasks go on, or a task has failed by its own deadline (mc_batch_task and mc_batch_free tell
+ * which). Else the error of the task that failed first. */
 MC_MUST_USE enum mc_status mc_batch_wait(struct mc_batch *batch, uint64_t deadline_ns);
 /* MC_ERR_BUSY while a task is unfinished. */
 MC_MUST_USE enum mc_status mc_batch_free(struct mc_batch *batch);
