@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/export.h"
 #include "base/log.h"
 
@@ -28,36 +29,6 @@
 
 /* ---- options ---- */
 
-static uint64_t env_u64(const char *name, uint64_t min, uint64_t max, uint64_t fallback) {
-    const char *text = getenv(name);
-    uint64_t value;
-    if (text == NULL || text[0] == '\0') {
-        return fallback;
-    }
-    if (mc_parse_u64(text, min, max, &value) != MC_OK) {
-        mc_warn("an environment variable is not a number in its range, using the default: %s=%s "
-                "min=%llu max=%llu default=%llu",
-                name, text, (unsigned long long)min, (unsigned long long)max,
-                (unsigned long long)fallback);
-        return fallback;
-    }
-    return value;
-}
-
-static bool env_bool(const char *name, bool fallback) {
-    const char *text = getenv(name);
-    bool value;
-    if (text == NULL || text[0] == '\0') {
-        return fallback;
-    }
-    if (mc_parse_bool(text, &value) != MC_OK) {
-        mc_warn("an environment variable is neither true nor false, using the default: %s=%s", name,
-                text);
-        return fallback;
-    }
-    return value;
-}
-
 MC_PUBLIC void mc_store_options_init(struct mc_store_options *options) {
     *options = (struct mc_store_options){
         .master = "127.0.0.1:50051",
@@ -66,9 +37,9 @@ MC_PUBLIC void mc_store_options_init(struct mc_store_options *options) {
         .protocol = "tcp",
         .device = "",
         .tenant = "default",
-        .timeout_ms = (uint32_t)env_u64("MC_RPC_TIMEOUT_MS", 1, 3600000, 30000),
-        .checksum = env_bool("MOONCAKE_STORE_CHECKSUM", false),
-        .disable_local_copy = !env_bool("MC_STORE_MEMCPY", true),
+        .timeout_ms = (uint32_t)mc_env_u64("MC_RPC_TIMEOUT_MS", 1, 3600000, 30000),
+        .checksum = mc_env_bool("MOONCAKE_STORE_CHECKSUM", false),
+        .disable_local_copy = !mc_env_bool("MC_STORE_MEMCPY", true),
     };
 }
 
@@ -114,8 +85,8 @@ static enum mc_status choose_name(struct mc_store *store, const char *local_host
         mc_local_ip(place->host, sizeof(place->host));
     }
     if (place->port == 0) {
-        uint16_t min = (uint16_t)env_u64("MC_STORE_CLIENT_MIN_PORT", 1, 65535, NAME_PORT_MIN);
-        uint16_t max = (uint16_t)env_u64("MC_STORE_CLIENT_MAX_PORT", 1, 65535, NAME_PORT_MAX);
+        uint16_t min = (uint16_t)mc_env_u64("MC_STORE_CLIENT_MIN_PORT", 1, 65535, NAME_PORT_MIN);
+        uint16_t max = (uint16_t)mc_env_u64("MC_STORE_CLIENT_MAX_PORT", 1, 65535, NAME_PORT_MAX);
         MC_TRY(mc_listen_range("", min, max, &store->rng, 1, &store->name_fd, &place->port));
     }
     mc_hostport_format(place->host, place->port, store->name, sizeof(store->name));
@@ -373,7 +344,7 @@ static struct mc_store *store_create(const struct mc_store_options *o) {
 
 static enum mc_status open_steps(struct mc_store *store, const struct mc_store_options *o) {
     uint32_t connect_ms =
-        (uint32_t)env_u64("MC_RPC_CONNECT_TIMEOUT_MS", 1, 3600000, RPC_CONNECT_TIMEOUT_MS);
+        (uint32_t)mc_env_u64("MC_RPC_CONNECT_TIMEOUT_MS", 1, 3600000, RPC_CONNECT_TIMEOUT_MS);
     struct mc_hostport place;
     MC_TRY(mc_rpc_client_create(o->master, RPC_CONNECTIONS, connect_ms, &store->rpc));
     MC_TRY(choose_name(store, o->local_hostname, &place));

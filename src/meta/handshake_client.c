@@ -6,31 +6,16 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/log.h"
-#include "base/options.h"
 #include "io/io.h"
 #include "meta/meta.h"
 
-static uint64_t env_number(const char *name, uint64_t min, uint64_t max, uint64_t otherwise) {
-    const char *text = getenv(name);
-    uint64_t value;
-    if (text == NULL || text[0] == '\0') {
-        return otherwise;
-    }
-    if (mc_parse_u64(text, min, max, &value) != MC_OK) {
-        mc_warn("environment variable ignored name=%s value=\"%s\" accepted=%llu..%llu used=%llu",
-                name, text, (unsigned long long)min, (unsigned long long)max,
-                (unsigned long long)otherwise);
-        return otherwise;
-    }
-    return value;
-}
-
 void mc_handshake_limits_init(struct mc_handshake_limits *limits) {
     *limits = (struct mc_handshake_limits){
-        .max_frame_bytes = env_number("MC_HANDSHAKE_MAX_LENGTH", 1u << 20, 128u << 20, 1u << 20),
+        .max_frame_bytes = mc_env_u64("MC_HANDSHAKE_MAX_LENGTH", 1u << 20, 128u << 20, 1u << 20),
         .connect_timeout_ms =
-            (uint32_t)env_number("MC_HANDSHAKE_CONNECT_TIMEOUT", 1, 3599, 5) * 1000u,
+            (uint32_t)mc_env_u64("MC_HANDSHAKE_CONNECT_TIMEOUT", 1, 3599, 5) * 1000u,
         .reply_timeout_ms = 60000,
         .serve_timeout_ms = 5000,
         .max_connections = 1024,

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/export.h"
 #include "base/log.h"
 #include "te/internal.h"
@@ -48,8 +49,8 @@ static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_en
     }
     o->lanes_per_peer = o->lanes_per_peer == 0 ? DEFAULT_LANES : o->lanes_per_peer;
     o->connect_timeout_ms = o->connect_timeout_ms == 0 ? 5000 : o->connect_timeout_ms;
-    engine->listen_backlog = (int)mc_env_number("MC_HANDSHAKE_LISTEN_BACKLOG", 1, 65535, 128);
-    engine->slice_timeout_ns = mc_env_number("MC_SLICE_TIMEOUT", 1, 65535, 0) * MC_SEC;
+    engine->listen_backlog = (int)mc_env_u64("MC_HANDSHAKE_LISTEN_BACKLOG", 1, 65535, 128);
+    engine->slice_timeout_ns = mc_env_u64("MC_SLICE_TIMEOUT", 1, 65535, 0) * MC_SEC;
     engine->cache_descriptors = getenv("MC_DISABLE_METACACHE") == NULL;
     return MC_OK;
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/log.h"
 
 #define SLICE_BYTES      (4ull << 20)
@@ -104,7 +105,8 @@ static void peer_close(struct tcp_peer *peer) {
     for (unsigned i = 0; i < peer->lane_count; i++) {
         struct tcp_lane *lane = &peer->lanes[i];
         pthread_mutex_lock(&lane->lock);
-        tcp_lane_fail_locked(lane, MC_ERR_CLOSED, true);
+        /* Not MC_ERR_CLOSED: the peer may still apply what it has received. */
+        tcp_lane_fail_locked(lane, MC_ERR_CANCELLED, true);
         tcp_lane_settle_locked(lane);
         pthread_mutex_unlock(&lane->lock);
     }
@@ -243,20 +245,6 @@ static void tcp_describe(struct mc_transport *base, void *json_object) {
 
 /* ---- start and stop ---- */
 
-static uint64_t from_environment(const char *name, uint64_t min, uint64_t max, uint64_t fallback) {
-    const char *text = getenv(name);
-    uint64_t value;
-    if (text == NULL || text[0] == '\0') {
-        return fallback;
-    }
-    if (mc_parse_u64(text, min, max, &value) != MC_OK) {
-        mc_warn("tcp: %s is out of range: value=%s min=%llu max=%llu used=%llu", name, text,
-                (unsigned long long)min, (unsigned long long)max, (unsigned long long)fallback);
-        return fallback;
-    }
-    return value;
-}
-
 static void register_metrics(struct tcp_transport *t) {
     struct mc_metrics *registry = mc_engine_registry(t->base.engine);
     struct tcp_metrics *m = &t->metrics;
@@ -347,12 +335,11 @@ static enum mc_status tcp_start(struct mc_engine *engine, unsigned index,
     /* A stream keeps about one core busy at each end. */
     t->lanes_per_post =
         (unsigned)mc_min_u64(t->lanes_per_peer, cores > 2 ? (uint64_t)cores / 2 : 1);
-    t->stall_ticks =
-        (unsigned)from_environment("MC_TCP_STATUS_TIMEOUT_SEC", 1, 86400, STALL_DEFAULT_S);
+    t->stall_ticks = (unsigned)mc_env_u64("MC_TCP_STATUS_TIMEOUT_SEC", 1, 86400, STALL_DEFAULT_S);
     t->queue_limit =
-        from_environment("MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", 1, UINT32_MAX, QUEUE_DEFAULT);
-    t->force_plain = from_environment("MC_TCP_PROTO", TCP_PROTO_PLAIN, TCP_PROTO_ACKED,
-                                      TCP_PROTO_ACKED) == TCP_PROTO_PLAIN;
+        mc_env_u64("MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", 1, UINT32_MAX, QUEUE_DEFAULT);
+    t->force_plain = mc_env_u64("MC_TCP_PROTO", TCP_PROTO_PLAIN, TCP_PROTO_ACKED,
+                                TCP_PROTO_ACKED) == TCP_PROTO_PLAIN;
     t->connect_timeout_ns = (uint64_t)config->connect_timeout_ms * MC_MS;
     pthread_mutex_init(&t->peers_lock, NULL);
     mc_list_init(&t->peers);

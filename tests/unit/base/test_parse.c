@@ -1,4 +1,5 @@
 /* Sizes, durations, booleans and numbers that people write are read exactly or refused. */
+#include "base/env.h"
 #include "support/support.h"
 
 static void test_sizes_are_read(void **state) {
@@ -152,6 +153,24 @@ static void test_sizes_are_shown_for_people(void **state) {
     mc_buf_free(&buf);
 }
 
+static void test_bad_settings_of_the_environment_are_ignored(void **state) {
+    static const char NAME[] = "MC_TEST_SETTING";
+    unsetenv(NAME);
+    assert_int_equal(mc_env_u64(NAME, 1, 100, 7), 7);
+    assert_true(mc_env_bool(NAME, true));
+    static const char *const bad[] = {"", "0", "101", "x", "5x", "-1"};
+    for (size_t i = 0; i < MC_ARRAY_LEN(bad); i++) {
+        setenv(NAME, bad[i], 1);
+        assert_int_equal(mc_env_u64(NAME, 1, 100, 7), 7);
+    }
+    setenv(NAME, "100", 1);
+    assert_int_equal(mc_env_u64(NAME, 1, 100, 7), 100);
+    assert_true(mc_env_bool(NAME, true)); /* neither yes nor no */
+    setenv(NAME, "no", 1);
+    assert_false(mc_env_bool(NAME, true));
+    unsetenv(NAME);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes_are_read),
@@ -159,6 +178,7 @@ int main(void) {
         cmocka_unit_test(test_durations),
         cmocka_unit_test(test_booleans),
         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_bad_settings_of_the_environment_are_ignored),
         cmocka_unit_test(test_sizes_are_shown_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
