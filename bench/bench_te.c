@@ -10,8 +10,8 @@
  * cache, on both sides. Figures are medians of the rounds. Usage:
  *
  *     bench_te [--json FILE] [--seconds S] [--rounds N] [--sizes 4096,65536,...] [--batches 1,16]
- * [--threads 1,4]
- *              [--transports shm,shm-unregistered,tcp] [--ops read,write] [--set-mib 256]
+ *              [--threads 1,4] [--transports shm,shm-unregistered,tcp] [--ops read,write]
+ *              [--set-mib 256]
  */
 #include <fcntl.h>
 #include <getopt.h>

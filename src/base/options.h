@@ -2,11 +2,10 @@
  * Options: declared once, read from many places.
  *
  * A program declares a table of struct mc_option; the table gives flags (`--a=b`, `-a=b`, `--a b`,
- * `--flag` and
- * `--noflag` for booleans; '-' and '_' are the same in names), environment variables, a YAML or
- * JSON file, `--help` and docs/options.md. Order of strength: command line, then environment, then
- * file, then default. An unknown option, a value that does not parse or is out of its range is an
- * error that names the option, where it was given and what would be accepted.
+ * `--flag` and `--noflag` for booleans; '-' and '_' are the same in names), environment variables,
+ * a YAML or JSON file, `--help` and docs/options.md. Order of strength: command line, then
+ * environment, then file, then default. An unknown option, a value that does not parse or is out of
+ * its range is an error that names the option, where it was given and what would be accepted.
  */
 #ifndef MC_BASE_OPTIONS_H
 #define MC_BASE_OPTIONS_H

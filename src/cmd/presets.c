@@ -2,8 +2,7 @@
  * Model presets. See cmd/presets.h.
  *
  * Bytes of a token = layers x (keys + values) x KV heads x head size x 2; for latent attention
- * layers x (latent + rotary) x
- * 2. The numbers are of the models' published configurations.
+ * layers x (latent + rotary) x 2. The numbers are of the models' published configurations.
  */
 #include "cmd/presets.h"
 

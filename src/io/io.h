@@ -77,7 +77,8 @@ MC_MUST_USE enum mc_status mc_wait_ready(int fd, short events, uint64_t deadline
  * system call less than waiting and reading (1.2 us of a 15 us round trip). All else goes on as if
  * it were non-blocking. */
 void mc_sleep_in_reads(int fd);
-/* Of such a socket: one read that sleeps at most MC_READ_SLEEP_NS; MC_OK with *n == 0 = nothing came. */
+/* Of such a socket: one read that sleeps at most MC_READ_SLEEP_NS; MC_OK with *n == 0 = nothing
+ * came. */
 #define MC_READ_SLEEP_NS (50 * MC_MS)
 MC_MUST_USE enum mc_status mc_recv_once(int fd, const struct iovec *iov, int iov_count, size_t *n);
 /* Reads at least one byte, at most what fits. MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_IO. */

@@ -2,12 +2,13 @@
  * The inside of the master: objects, shards, segments, clients, groups, and who may touch what.
  *
  * Locks, in the order in which they are taken; none is held across a call that leaves the room:
- *   segments_lock  the table of segments. Read-held by whoever allocates, from the choice of the
- * segment until the object is in the index, so that after an unmount took it for writing no new
- * replica on that segment appears. shard lock     one of 1024, by the hash of tenant and key: the
- * objects in it, their replicas, lists, slab. group lock     one of 64: membership and the shared
- * lease of a group. clients, discard, allocator, page pool: leaves; nothing else is taken under
- * them.
+ *  - segments_lock: the table of segments. Read-held by whoever allocates, from the choice of the
+ *    segment until the object is in the index, so that after an unmount took it for writing no new
+ *    replica on that segment appears.
+ *  - shard lock: one of 1024, by the hash of tenant and key: the objects in it, their replicas,
+ *    lists, slab.
+ *  - group lock: one of 64: membership and the shared lease of a group.
+ *  - clients, discard, allocator, page pool: leaves; nothing else is taken under them.
  *
  * A replica holds a pointer to its segment; a segment is freed only when its allocator has no live
  * extent, so the pointer is good as long as the replica is (under the shard's lock).

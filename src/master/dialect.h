@@ -6,9 +6,9 @@
  * it. One master serves both, so it must know whom it talks to. What is known, strongest first:
  *
  *   1. the connection has told (a request whose arguments' hash belongs to one release: PutStart,
- * PutEnd, ...) or has proven it: it asked something else after an answer in that dialect;
+ *      PutEnd, ...) or has proven it: it asked something else after an answer in that dialect;
  *   2. the client has: its id was seen on this connection (Ping, FetchTasks), and it told or proved
- * on another;
+ *      on another;
  *   3. the connection follows one that hung up on our answer (below);
  *   4. the host has: somebody at the same IP address told or proved last;
  *   5. the newest release.

@@ -230,7 +230,7 @@ enum mc_status mc_segment_mount(struct mc_call *call, const struct mw_segment *i
     if (info->base == 0 || info->size == 0 || info->size > MC_ALLOCATOR_MAX_CAPACITY ||
         info->name.len == 0 || info->name.len > NAME_MAX_BYTES ||
         info->te_endpoint.len > NAME_MAX_BYTES || info->protocol.len > NAME_MAX_BYTES ||
-        info->host_id.len > NAME_MAX_BYTES || info->base + (info->size - 1) < info->base) {
+        info->host_id.len > NAME_MAX_BYTES || info->size > UINT64_MAX - info->base) {
         return MC_INVALID_PARAMS;
     }
     if (mounted_already(m, info->id, client)) {

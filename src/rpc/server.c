@@ -33,10 +33,10 @@
 #include "wire/schema.h"
 
 #define READ_BYTES              (256u << 10)
-#define OUT_FLUSH               (256u << 10) /* answers of one read are written in pieces of about this */
-#define OUT_LIMIT               (4u << 20)  /* bytes of answers that a peer may leave unread */
-#define KEEP_BYTES              (1u << 20)  /* a worker's buffers above this are given back */
-#define PROGRESS_BYTES          (64u << 10) /* of a frame: so much counts as a sign of life */
+#define OUT_FLUSH               (256u << 10) /* answers of one read leave in pieces of about this */
+#define OUT_LIMIT               (4u << 20)   /* bytes of answers that a peer may leave unread */
+#define KEEP_BYTES              (1u << 20)   /* a worker's buffers above this are given back */
+#define PROGRESS_BYTES          (64u << 10)  /* of a frame: so much counts as a sign of life */
 #define LINGER_MS               1000
 #define ACCEPTS_A_TURN          64
 #define ACCEPT_PAUSE_MS         100 /* after running out of descriptors */
@@ -647,8 +647,7 @@ static void on_connect(struct mc_reactor_fd *watch, uint32_t events) {
             accepted(s, fd, &peer);
             continue;
         }
-        if (status != MC_ERR_NOT_FOUND) { /* out of descriptors: trying at once would only burn the
-                                             processor */
+        if (status != MC_ERR_NOT_FOUND) { /* still readable: trying at once would only spin */
             mc_reactor_modify(s->workers[0].reactor, watch, 0);
             mc_timer_start(s->workers[0].reactor, &s->accept_again,
                            now_ns() + ACCEPT_PAUSE_MS * MC_MS);

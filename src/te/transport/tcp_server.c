@@ -7,11 +7,11 @@
  * Invariants:
  *
  *   - Requests take effect in order: a write is begun only when every queued read has left its
- * memory.
+ *     memory.
  *   - A request's range is acquired from the engine before its first byte moves and released after
- * its last.
+ *     its last.
  *   - Input is not read while it could not be handled, so a peer that does not read its answers
- * stops itself.
+ *     stops itself.
  *
  * Payload of a write is received straight into its destination, together with the bytes behind it
  * (the next headers) in one call. Only what was read ahead with the header is copied; the

@@ -4,10 +4,10 @@
  * over tcp and over shared memory, in less memory than they would like. What must hold:
  *
  *   - a get that succeeds returns the bytes of a put of that key: of the newest acknowledged one or
- * a later one;
+ *     a later one;
  *   - every call ends;
  *   - when the storm is over, everything works again by itself, and nothing has leaked:
- * descriptors, threads, memory, space in the segments.
+ *     descriptors, threads, memory, space in the segments.
  *
  * MC_CHAOS_SECONDS (default 10) and MC_CHAOS_SEED choose how long and which; MC_CHAOS_EVENTS, to
  * find out what a failure needs, of "mk ms nk ns wk ws": master, node or worker killed or stopped.
