@@ -260,7 +260,7 @@ static void forgetting_a_segment_ends_its_slices_and_the_next_post_starts_anew(v
         double_wait(b, false);
         for (int k = 0; k < 16; k++) {
             assert_true(b->status[k] == MC_OK ||
-                        (b->status[k] == MC_ERR_CLOSED && b->retryable[k]));
+                        (b->status[k] == MC_ERR_CANCELLED && b->retryable[k]));
         }
         free(b);
     }
