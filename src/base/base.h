@@ -3,7 +3,7 @@
  *
  * Owns nothing that outlives a call except what the caller made with it. May call libc and nothing
  * else of the house. Every other room includes this header; the rarer parts of the room have
- * headers of their own (log.h, options.h, metrics.h, checksum.h, thread.h).
+ * headers of their own (log.h, env.h, options.h, metrics.h, thread.h).
  */
 #ifndef MC_BASE_BASE_H
 #define MC_BASE_BASE_H

@@ -16,7 +16,7 @@ struct mc_metric {
     _Atomic int64_t value;
 };
 
-/* Log-linear (4 steps a power of two) buckets over [0, 2^40); relative error at most 25 %, no
+/* Log-linear (4 steps a power of two) buckets over [0, 2^41]; relative error at most 25 %, no
  * allocation. */
 #define MC_HISTOGRAM_BUCKETS 160
 struct mc_histogram {

@@ -17,6 +17,7 @@
 #include "base/env.h"
 #include "base/export.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #define PING_PERIOD_NS         (1 * MC_SEC)
 #define PINGS_BEFORE_COMPLAINT 3
@@ -235,12 +236,11 @@ void mc_store_view_due(struct mc_store *store, uint64_t due_ns) {
 }
 
 static enum mc_status start_heartbeat(struct mc_store *store) {
-    int error = pthread_create(&store->heartbeat, NULL, heartbeat_main, store);
+    int error = mc_thread_start(&store->heartbeat, "mc-heartbeat", heartbeat_main, store);
     if (error != 0) {
         mc_error("the heartbeat thread could not be started: errno=%d", error);
         return MC_INTERNAL_ERROR;
     }
-    pthread_setname_np(store->heartbeat, "mc-heartbeat");
     store->heartbeat_runs = true;
     return MC_OK;
 }

@@ -21,7 +21,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -29,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 
 #define EVENT_BATCH          128
 #define TIMER_FIRST_CAPACITY 64
@@ -338,7 +338,6 @@ static void wait_events(struct mc_reactor *r) {
 static void *reactor_main(void *arg) {
     struct mc_reactor *r = arg;
     current_reactor = r;
-    pthread_setname_np(pthread_self(), r->name);
     while (!atomic_load_explicit(&r->stopping, memory_order_acquire)) {
         wait_events(r);
         run_tasks(r);
@@ -351,16 +350,6 @@ static void *reactor_main(void *arg) {
     }
     current_reactor = NULL;
     return NULL;
-}
-
-/* Signals are the program's business: they go to its own threads. */
-static int start_thread(struct mc_reactor *r) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&r->thread, NULL, reactor_main, r);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
 }
 
 enum mc_status mc_reactor_create(const char *thread_name, struct mc_reactor **out) {
@@ -383,7 +372,7 @@ enum mc_status mc_reactor_create(const char *thread_name, struct mc_reactor **ou
         error = errno;
         goto fail_thread;
     }
-    error = start_thread(r);
+    error = mc_thread_start(&r->thread, r->name, reactor_main, r);
     if (error != 0) {
         goto fail_thread;
     }

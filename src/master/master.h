@@ -8,7 +8,7 @@
  * One function per RPC family lives behind mc_master_handle(), which takes decoded arguments of
  * wire/master_rpc.h and fills the answer; mc_master_serve() wraps it with decoding and encoding, so
  * that the RPC server, the embedded master and the simulator all enter by one door. May call base,
- * io, wire.
+ * io, wire, rpc.
  */
 #ifndef MC_MASTER_MASTER_H
 #define MC_MASTER_MASTER_H

@@ -4,8 +4,9 @@
  *
  *     GET    /metadata?key=K   200 and the value, 404 "metadata not found"
  *     PUT    /metadata?key=K   200 "metadata updated"; a rpc_meta key that exists keeps its value:
- * the same body is 200 "metadata unchanged", another one 400 DELETE /metadata?key=K   200 "metadata
- * deleted", 404 GET    /health           200 "OK"
+ *                              the same body is 200 "metadata unchanged", another one 400
+ *     DELETE /metadata?key=K   200 "metadata deleted", 404
+ *     GET    /health           200 "OK"
  *
  * Without a key 400. Lives in memory; what engines published is gone after a restart and they
  * publish it again. Limits: MC_METADATA_MAX_KEYS keys, MC_METADATA_MAX_VALUE bytes a value,

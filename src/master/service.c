@@ -9,6 +9,7 @@
 #include "master/service.h"
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "master/admin.h"
 #include "master/metadata_http.h"
 
@@ -80,7 +81,6 @@ static void *janitor_main(void *arg) {
     struct mc_master_service *s = arg;
     struct mc_summary_rates rates = {0};
     uint64_t next_report_ns = mc_now_ns(mc_clock_system()) + s->config.report_interval_ms * MC_MS;
-    pthread_setname_np(pthread_self(), "mc-janitor");
     while (!wait_for_tick(s)) {
         mc_master_tick(s->core);
         uint64_t now_ns = mc_now_ns(mc_clock_system());
@@ -100,7 +100,7 @@ static enum mc_status start_janitor(struct mc_master_service *s) {
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->mutex, NULL);
     s->stopping = false;
-    int error = pthread_create(&s->janitor, NULL, janitor_main, s);
+    int error = mc_thread_start(&s->janitor, "mc-janitor", janitor_main, s);
     if (error != 0) {
         mc_error("the janitor thread cannot be started errno=%d", error);
         pthread_cond_destroy(&s->wake);

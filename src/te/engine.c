@@ -222,7 +222,6 @@ static void init_parts(struct mc_engine *engine) {
     mc_list_init(&engine->batches);
     pthread_mutex_init(&engine->batches_lock, NULL);
     pthread_cond_init(&engine->batches_changed, NULL);
-    mc_workers_create(&engine->workers);
     mc_memory_init(engine);
     mc_notify_init(engine);
     mc_publish_init(engine);
@@ -277,6 +276,7 @@ enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
         goto fail;
     }
     if ((status = choose_name(engine)) != MC_OK || (status = start_reactors(engine)) != MC_OK ||
+        (status = mc_workers_create(&engine->workers)) != MC_OK ||
         (status = start_transports(engine, table, count)) != MC_OK) {
         close(listen_fd);
         goto fail;

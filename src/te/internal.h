@@ -34,7 +34,8 @@ struct mc_job {
     void (*run)(struct mc_job *job);
 };
 struct mc_workers;
-void mc_workers_create(struct mc_workers **out);
+/* Starts the first thread. MC_ERR_LIMIT. */
+MC_MUST_USE enum mc_status mc_workers_create(struct mc_workers **out);
 /* Runs what is queued, then ends the threads. */
 void mc_workers_destroy(struct mc_workers *w);
 /* One queueing of a job at a time. A new thread is started when all are busy, up to MC_WORKERS_MAX,

@@ -1,11 +1,11 @@
 /*
  * Threads for jobs that wait for peers: descriptor refreshes, notifications. Reactors and
- * submitters never wait; they leave such a job here. Threads are started when a job finds none idle
- * and stay until the engine ends.
+ * submitters never wait; they leave such a job here. The first thread is started with the engine,
+ * so that there is always one to run a job; others when a job finds none idle. All stay until the
+ * engine ends.
  */
-#include <pthread.h>
-
 #include "base/log.h"
+#include "base/thread.h"
 #include "te/internal.h"
 
 struct mc_workers {
@@ -47,12 +47,25 @@ static void *work(void *arg) {
     return NULL;
 }
 
-void mc_workers_create(struct mc_workers **out) {
+static int add_thread(struct mc_workers *w) {
+    int error = mc_thread_start(&w->threads[w->count], "mc-te-job", work, w);
+    w->count += error == 0;
+    return error;
+}
+
+enum mc_status mc_workers_create(struct mc_workers **out) {
     struct mc_workers *w = mc_zalloc(sizeof(*w));
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, NULL);
     w->tail = &w->head;
+    int error = add_thread(w);
+    if (error != 0) {
+        mc_error("the engine's worker thread cannot be started errno=%d", error);
+        mc_workers_destroy(w);
+        return MC_ERR_LIMIT;
+    }
     *out = w;
+    return MC_OK;
 }
 
 void mc_workers_submit(struct mc_workers *w, struct mc_job *job) {
@@ -63,11 +76,7 @@ void mc_workers_submit(struct mc_workers *w, struct mc_job *job) {
     w->queued++;
     /* While stopping only workers queue jobs, and each looks at the queue before it ends. */
     if (!w->stop && w->idle < w->queued && w->count < MC_WORKERS_MAX) {
-        if (pthread_create(&w->threads[w->count], NULL, work, w) == 0) {
-            w->count++;
-        } else {
-            MC_ASSERT(w->count > 0); /* somebody must run the job */
-        }
+        (void)add_thread(w); /* else the job waits for a busy one */
     }
     pthread_cond_signal(&w->wake);
     pthread_mutex_unlock(&w->lock);
