@@ -4,8 +4,9 @@
  *     struct mc_store_options options;
  *     mc_store_options_init(&options);
  *     options.master = "127.0.0.1:50051";
- *     options.segment_bytes = 1ull << 30;              // what this process lends to the cluster; 0
- * = only use it struct mc_store *store; if (mc_store_open(&options, &store) != MC_OK) ...
+ *     options.segment_bytes = 1ull << 30;     // lent to the cluster; 0 = only use it
+ *     struct mc_store *store;
+ *     if (mc_store_open(&options, &store) != MC_OK) ...
  *     mc_store_put(store, key, bytes, length, NULL);
  *     mc_store_get(store, key, buffer, capacity, &length);
  *     mc_store_close(store);
@@ -17,8 +18,9 @@
  * on a lost node are lost unless another replica lives.
  *
  * Keys: 1 to MC_STORE_KEY_MAX bytes, any bytes but NUL. Values: 1 byte to what fits one segment.
- * Threads: every function may be called from any thread. Every call ends within options.timeout_ms
- * (plus retries that it names); a batch call within timeout_ms for each MC_STORE_BATCH_CHUNK keys.
+ * Threads: every function may be called from any thread; a store is closed when no call is inside
+ * it. Every call ends within options.timeout_ms, a put that failed within one second more (it takes
+ * itself back); a batch call within that time for each MC_STORE_BATCH_CHUNK keys.
  */
 #ifndef MOONCAKE_STORE_H
 #define MOONCAKE_STORE_H
@@ -45,42 +47,44 @@ struct mc_store_options {
     const char *metadata; /* "P2PHANDSHAKE" (default) or "http://host:port/metadata" */
     /* "host" or "host:port"; NULL = chosen. It names this client's segment. */
     const char *local_hostname;
-    uint64_t segment_bytes;      /* memory lent to the cluster; 0 = none */
-    uint64_t local_buffer_bytes; /* accepted for upstream's callers; nothing is staged, so nothing
-                                    is allocated */
-    const char *protocol;        /* "tcp" (default) or "rpc_only" */
-    const char *device;          /* NIC names, comma separated; "" = all */
-    const char *tenant;          /* default "default" */
-    uint32_t timeout_ms;         /* of one operation; default 30000 */
-    bool checksum; /* attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
-                    * (MOONCAKE_STORE_CHECKSUM): it costs about as much as the copy on one host */
+    uint64_t segment_bytes; /* memory lent to the cluster, at least 1024; 0 = none */
+    /* Accepted for upstream's callers; nothing is staged, so nothing is allocated. */
+    uint64_t local_buffer_bytes;
+    const char *protocol; /* "tcp" (default) or "rpc_only": no engine, so no bytes are moved */
+    const char *device;   /* accepted for upstream's callers; no transport of this build has NICs */
+    const char *tenant;   /* default "default" */
+    uint32_t timeout_ms;  /* of one operation; default 30000 (MC_RPC_TIMEOUT_MS) */
+    /* Attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
+     * (MOONCAKE_STORE_CHECKSUM): it costs about as much as the copy on one host. */
+    bool checksum;
     struct mc_engine *engine; /* use this engine (not owned) or NULL to make one */
     bool disable_shm;         /* measure or force TCP */
     bool disable_local_copy;  /* MC_STORE_MEMCPY=0 */
 };
 void mc_store_options_init(struct mc_store_options *options); /* defaults, then the environment */
 
-/* Connects, checks that the master is ready, mounts the segment, starts the heartbeat. */
+/* Connects, checks that the master is ready, mounts the segment, starts the heartbeat. `options`
+ * and its strings are copied. MC_INVALID_PARAMS, MC_RPC_FAIL or MC_RPC_TIMEOUT (the master),
+ * MC_ERR_BAD_ADDRESS, MC_ERR_NO_MEMORY, and what the engine or the mount answers. */
 MC_MUST_USE enum mc_status mc_store_open(const struct mc_store_options *options,
                                          struct mc_store **store);
-/* Unmounts and frees; objects whose only replica is here go. NULL is allowed. */
+/* Unmounts and frees; objects whose only replica is here go, and so do views. NULL is allowed. */
 void mc_store_close(struct mc_store *store);
 const char *mc_store_hostname(const struct mc_store *store); /* the segment's name */
-struct mc_engine *mc_store_engine(struct mc_store *store);
+struct mc_engine *mc_store_engine(struct mc_store *store);   /* NULL with "rpc_only" */
 /* MC_OK while the master answers pings. */
 MC_MUST_USE enum mc_status mc_store_health(struct mc_store *store);
 
-struct mc_replicate_config { /* zero-initialised = one replica, anywhere, no pin */
-    uint64_t replica_num;    /* 0 = 1 */
-    bool with_soft_pin; /* evicted after the others, for soft_pin_ttl_ms (0 = the master's default)
-                         */
-    uint64_t soft_pin_ttl_ms;
-    bool with_hard_pin; /* never evicted */
+struct mc_replicate_config {  /* zero-initialised = one replica, anywhere, no pin */
+    uint64_t replica_num;     /* 0 = 1; each on another node, fewer where there are fewer */
+    bool with_soft_pin;       /* evicted after the others, for soft_pin_ttl_ms */
+    uint64_t soft_pin_ttl_ms; /* 0 = the master's default */
+    bool with_hard_pin;       /* never evicted */
     const char *const *preferred_segments;
     size_t preferred_segment_count;
     bool prefer_same_node;
     const char *const *group_ids; /* one a key, or NULL */
-    size_t group_id_count;
+    size_t group_id_count;        /* the number of keys, else MC_INVALID_PARAMS */
 };
 
 struct mc_slice { /* one piece of a value in memory */
@@ -90,8 +94,10 @@ struct mc_slice { /* one piece of a value in memory */
 
 /* ---- single objects ---- */
 
-/* An existing key is success and leaves the object as it is (content-addressed use;
- * as upstream). */
+/* An existing key is success and leaves the object as it is (content-addressed use; as upstream);
+ * upsert replaces it. MC_INVALID_KEY; MC_INVALID_PARAMS (no bytes, or more than the master takes);
+ * MC_NO_AVAILABLE_HANDLE (no room, or a larger object than any segment); MC_TRANSFER_FAIL;
+ * MC_RPC_FAIL, MC_RPC_TIMEOUT (no answer: it may have been carried out all the same). */
 MC_MUST_USE enum mc_status mc_store_put(struct mc_store *s, const char *key, const void *value,
                                         size_t length, const struct mc_replicate_config *config);
 MC_MUST_USE enum mc_status mc_store_upsert(struct mc_store *s, const char *key, const void *value,
@@ -99,8 +105,14 @@ MC_MUST_USE enum mc_status mc_store_upsert(struct mc_store *s, const char *key, 
 /* MC_BUFFER_OVERFLOW when the object is larger than capacity (*length then says how large). */
 MC_MUST_USE enum mc_status mc_store_get(struct mc_store *s, const char *key, void *buffer,
                                         size_t capacity, size_t *length);
+/* Takes a lease like a get. */
 MC_MUST_USE enum mc_status mc_store_size(struct mc_store *s, const char *key, uint64_t *length);
+/* A missing key is MC_OK and false. A present one is kept for a lease while the cluster has room.
+ */
 MC_MUST_USE enum mc_status mc_store_exist(struct mc_store *s, const char *key, bool *exists);
+/* MC_OBJECT_NOT_FOUND; unless `force`, MC_OBJECT_HAS_LEASE. Removals are asked once: after
+ * MC_RPC_FAIL or MC_RPC_TIMEOUT they may have been carried out. Those of many keys pass over what
+ * has a lease. */
 MC_MUST_USE enum mc_status mc_store_remove(struct mc_store *s, const char *key, bool force);
 MC_MUST_USE enum mc_status mc_store_remove_regex(struct mc_store *s, const char *pattern,
                                                  bool force, uint64_t *removed);
@@ -115,7 +127,7 @@ struct mc_store_item {
     const char *key;
     const struct mc_slice *slices; /* put: the value's pieces; get: where the bytes go, in order */
     size_t slice_count;
-    size_t length;         /* get: set to the object's size */
+    size_t length;         /* get: set to the object's size, 0 when it is not known */
     enum mc_status status; /* set for every item */
 };
 MC_MUST_USE enum mc_status mc_store_put_batch(struct mc_store *s, struct mc_store_item *items,

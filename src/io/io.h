@@ -62,7 +62,8 @@ MC_MUST_USE enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadl
 MC_MUST_USE enum mc_status mc_connect_begin(const struct mc_addr *addr, int *fd);
 MC_MUST_USE enum mc_status mc_connect_end(int fd);
 /* Accepts one; MC_ERR_NOT_FOUND when none waits. MC_ERR_LIMIT when descriptors have run out: the
- * listener stays readable, so stop watching it for a while. Same socket options as mc_connect. */
+ * listener stays readable, so stop watching it for a while (mc_acceptor does). Same socket options
+ * as mc_connect. Of a local socket too; *peer is then zero. */
 MC_MUST_USE enum mc_status mc_accept(int listen_fd, int *fd, struct mc_addr *peer);
 /* Blocking helpers on a non-blocking socket: all bytes or an error (MC_ERR_TIMEOUT, MC_ERR_CLOSED,
  * MC_ERR_IO). */
@@ -91,8 +92,6 @@ MC_MUST_USE enum mc_status mc_recv_some(int fd, const struct iovec *iov, int iov
  * namespace reaches it). They can carry a file descriptor, and the kernel says who is at the other
  * end. */
 MC_MUST_USE enum mc_status mc_local_listen(const char *name, int *fd); /* non-blocking */
-/* MC_ERR_NOT_FOUND when none waits. Non-blocking. */
-MC_MUST_USE enum mc_status mc_local_accept(int listen_fd, int *fd);
 /* Blocking, every later operation too, each at most timeout_ms.
  * MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT. */
 MC_MUST_USE enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *fd);
@@ -181,5 +180,25 @@ void mc_reactor_post(struct mc_reactor *r, struct mc_task *task);
 /* Runs fn(arg) on the reactor's thread and waits for it (runs it at once when already there). Two
  * reactors that call each other at the same time wait for ever. */
 void mc_reactor_call(struct mc_reactor *r, void (*fn)(void *), void *arg);
+
+/* ---- accepting ---- */
+
+struct mc_acceptor;
+/* The callee owns fd. On the reactor's thread. */
+typedef void (*mc_accepted_fn)(struct mc_acceptor *self, int fd, const struct mc_addr *peer);
+/* A listening socket on a reactor. When descriptors have run out it rests for 100 ms; who waits is
+ * accepted then. */
+struct mc_acceptor { /* embed; the fields are its own */
+    struct mc_reactor *reactor;
+    struct mc_reactor_fd listener;
+    struct mc_timer rest;
+    mc_accepted_fn accepted;
+};
+/* From any thread. listen_fd (of mc_listen, mc_listen_range or mc_local_listen) is the acceptor's
+ * from now on; on an error it is closed. */
+MC_MUST_USE enum mc_status mc_acceptor_start(struct mc_acceptor *a, struct mc_reactor *r,
+                                             int listen_fd, mc_accepted_fn accepted);
+/* From any thread. Closes the socket; no call-back afterwards. */
+void mc_acceptor_stop(struct mc_acceptor *a);
 
 #endif

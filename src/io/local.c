@@ -45,15 +45,6 @@ enum mc_status mc_local_listen(const char *name, int *out) {
     return MC_OK;
 }
 
-enum mc_status mc_local_accept(int listen_fd, int *out) {
-    int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-        return errno == EAGAIN || errno == ECONNABORTED ? MC_ERR_NOT_FOUND : MC_ERR_IO;
-    }
-    *out = fd;
-    return MC_OK;
-}
-
 enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *out) {
     struct sockaddr_un address;
     socklen_t len;

@@ -291,7 +291,9 @@ enum mc_status mc_accept(int listen_fd, int *fd_out, struct mc_addr *peer) {
                    ? MC_ERR_LIMIT
                    : MC_ERR_IO;
     }
-    tune_connection(fd);
+    if (storage.ss_family != AF_UNIX) {
+        tune_connection(fd);
+    }
     if (!mc_addr_from_sockaddr((const struct sockaddr *)&storage, peer)) {
         memset(peer, 0, sizeof(*peer));
     }

@@ -16,8 +16,7 @@
 #include "io/io.h"
 #include "meta/meta.h"
 
-#define READ_CHUNK      16384
-#define ACCEPT_PAUSE_MS 100 /* after running out of descriptors */
+#define READ_CHUNK 16384
 
 enum conn_state { CONN_READING, CONN_WRITING, CONN_CLOSING };
 
@@ -25,11 +24,9 @@ struct mc_handshake_server {
     struct mc_reactor *reactor;
     struct mc_handshake_handler handler;
     struct mc_handshake_limits limits;
-    struct mc_reactor_fd listener;
-    struct mc_timer accept_again;
+    struct mc_acceptor acceptor;
     struct mc_list conns;
     unsigned conn_count;
-    enum mc_status start_status;
     struct mc_metrics *metrics;
     struct mc_metric requests[4]; /* by type */
     struct mc_metric rejected;    /* malformed, timed out or over the limit */
@@ -244,45 +241,22 @@ static void conn_start(struct mc_handshake_server *server, int fd) {
                    mc_now_ns(mc_clock_system()) + server->limits.serve_timeout_ms * MC_MS);
 }
 
-static void on_listener_ready(struct mc_reactor_fd *io, uint32_t events) {
-    struct mc_handshake_server *server = mc_container_of(io, struct mc_handshake_server, listener);
-    int fd;
-    struct mc_addr peer;
-    enum mc_status status;
-    while ((status = mc_accept(io->fd, &fd, &peer)) == MC_OK) {
-        if (server->conn_count >= server->limits.max_connections) {
-            mc_metric_add(&server->rejected, 1);
-            mc_warn_limited("handshake connection refused limit=%u",
-                            server->limits.max_connections);
-            close(fd);
-            continue;
-        }
-        conn_start(server, fd);
-    }
-    if (status != MC_ERR_NOT_FOUND) { /* still readable: trying at once would only spin */
-        mc_reactor_modify(server->reactor, io, 0);
-        mc_timer_start(server->reactor, &server->accept_again,
-                       mc_now_ns(mc_clock_system()) + ACCEPT_PAUSE_MS * MC_MS);
-    }
-}
-
-static void on_accept_again(struct mc_timer *timer) {
+static void accepted(struct mc_acceptor *acceptor, int fd, const struct mc_addr *peer) {
     struct mc_handshake_server *server =
-        mc_container_of(timer, struct mc_handshake_server, accept_again);
-    mc_reactor_modify(server->reactor, &server->listener, EPOLLIN);
+        mc_container_of(acceptor, struct mc_handshake_server, acceptor);
+    if (server->conn_count >= server->limits.max_connections) {
+        mc_metric_add(&server->rejected, 1);
+        mc_warn_limited("handshake connection refused limit=%u", server->limits.max_connections);
+        close(fd);
+        return;
+    }
+    conn_start(server, fd);
 }
 
 /* ---- life ---- */
 
-static void start_on_reactor(void *arg) {
+static void close_all(void *arg) {
     struct mc_handshake_server *server = arg;
-    server->start_status = mc_reactor_add(server->reactor, &server->listener);
-}
-
-static void stop_on_reactor(void *arg) {
-    struct mc_handshake_server *server = arg;
-    mc_timer_stop(server->reactor, &server->accept_again);
-    mc_reactor_remove(server->reactor, &server->listener);
     while (!mc_list_empty(&server->conns)) {
         conn_free(mc_container_of(server->conns.next, struct conn, link));
     }
@@ -311,13 +285,8 @@ enum mc_status mc_handshake_serve(struct mc_reactor *reactor, int listen_fd,
     server->limits = *limits;
     server->metrics = metrics;
     mc_list_init(&server->conns);
-    mc_timer_init(&server->accept_again, on_accept_again);
-    server->listener =
-        (struct mc_reactor_fd){.fd = listen_fd, .events = EPOLLIN, .on_ready = on_listener_ready};
-    mc_reactor_call(reactor, start_on_reactor, server);
-    if (server->start_status != MC_OK) {
-        enum mc_status status = server->start_status;
-        close(listen_fd);
+    enum mc_status status = mc_acceptor_start(&server->acceptor, reactor, listen_fd, accepted);
+    if (status != MC_OK) {
         free(server);
         return status;
     }
@@ -330,8 +299,8 @@ void mc_handshake_stop(struct mc_handshake_server *server) {
     if (server == NULL) {
         return;
     }
-    mc_reactor_call(server->reactor, stop_on_reactor, server);
-    close(server->listener.fd);
+    mc_acceptor_stop(&server->acceptor);
+    mc_reactor_call(server->reactor, close_all, server);
     mc_metrics_unregister_range(server->metrics, server, sizeof(*server));
     free(server);
 }

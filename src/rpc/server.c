@@ -38,8 +38,6 @@
 #define KEEP_BYTES              (1u << 20)   /* a worker's buffers above this are given back */
 #define PROGRESS_BYTES          (64u << 10)  /* of a frame: so much counts as a sign of life */
 #define LINGER_MS               1000
-#define ACCEPTS_A_TURN          64
-#define ACCEPT_PAUSE_MS         100 /* after running out of descriptors */
 #define LISTEN_BACKLOG          1024
 #define MAX_WORKERS             256
 #define PEER_TEXT               96
@@ -93,8 +91,7 @@ struct worker {
 
 struct mc_rpc_server {
     struct mc_rpc_server_config config;
-    struct mc_reactor_fd listener;
-    struct mc_timer accept_again;
+    struct mc_acceptor acceptor; /* on workers[0] */
     unsigned worker_count;
     struct worker *workers;
     struct mc_reactor *aside; /* runs slow requests; NULL when there are none */
@@ -600,7 +597,8 @@ static struct worker *least_loaded(struct mc_rpc_server *s, unsigned *total) {
     return best;
 }
 
-static void accepted(struct mc_rpc_server *s, int fd, const struct mc_addr *addr) {
+static void accepted(struct mc_acceptor *acceptor, int fd, const struct mc_addr *addr) {
+    struct mc_rpc_server *s = mc_container_of(acceptor, struct mc_rpc_server, acceptor);
     unsigned total;
     struct worker *w = least_loaded(s, &total);
     char peer[PEER_TEXT];
@@ -629,30 +627,6 @@ static void accepted(struct mc_rpc_server *s, int fd, const struct mc_addr *addr
         connection_adopt(&c->adopt);
     } else {
         mc_reactor_post(w->reactor, &c->adopt);
-    }
-}
-
-static void on_accept_again(struct mc_timer *timer) {
-    struct mc_rpc_server *s = mc_container_of(timer, struct mc_rpc_server, accept_again);
-    mc_reactor_modify(s->workers[0].reactor, &s->listener, EPOLLIN);
-}
-
-static void on_connect(struct mc_reactor_fd *watch, uint32_t events) {
-    struct mc_rpc_server *s = mc_container_of(watch, struct mc_rpc_server, listener);
-    for (int i = 0; i < ACCEPTS_A_TURN; i++) {
-        int fd;
-        struct mc_addr peer;
-        enum mc_status status = mc_accept(watch->fd, &fd, &peer);
-        if (status == MC_OK) {
-            accepted(s, fd, &peer);
-            continue;
-        }
-        if (status != MC_ERR_NOT_FOUND) { /* still readable: trying at once would only spin */
-            mc_reactor_modify(s->workers[0].reactor, watch, 0);
-            mc_timer_start(s->workers[0].reactor, &s->accept_again,
-                           now_ns() + ACCEPT_PAUSE_MS * MC_MS);
-        }
-        return;
     }
 }
 
@@ -716,22 +690,6 @@ static void worker_stop(struct worker *w) {
     free(w->scratch);
 }
 
-struct listen_call {
-    struct mc_rpc_server *server;
-    enum mc_status status;
-};
-
-static void start_listening(void *arg) {
-    struct listen_call *call = arg;
-    call->status = mc_reactor_add(call->server->workers[0].reactor, &call->server->listener);
-}
-
-static void stop_listening(void *arg) {
-    struct mc_rpc_server *s = arg;
-    mc_timer_stop(s->workers[0].reactor, &s->accept_again);
-    mc_reactor_remove(s->workers[0].reactor, &s->listener);
-}
-
 static struct mc_rpc_server *server_new(const struct mc_rpc_server_config *config) {
     struct mc_rpc_server *s = mc_zalloc(sizeof(*s));
     s->config = *config;
@@ -743,7 +701,6 @@ static struct mc_rpc_server *server_new(const struct mc_rpc_server_config *confi
     threads = threads < MAX_WORKERS ? threads : MAX_WORKERS;
     s->workers = mc_zalloc(threads * sizeof(struct worker));
     s->config.threads = threads;
-    mc_timer_init(&s->accept_again, on_accept_again);
     return s;
 }
 
@@ -773,7 +730,6 @@ enum mc_status mc_rpc_server_start(const struct mc_rpc_server_config *config,
     if (status != MC_OK) {
         goto fail_listen;
     }
-    s->listener = (struct mc_reactor_fd){.fd = fd, .events = EPOLLIN, .on_ready = on_connect};
     register_metrics(s);
     while (s->worker_count < s->config.threads) {
         status = worker_start(s, &s->workers[s->worker_count], s->worker_count);
@@ -786,11 +742,9 @@ enum mc_status mc_rpc_server_start(const struct mc_rpc_server_config *config,
     if (status != MC_OK) {
         goto fail_start;
     }
-    struct listen_call call = {s, MC_OK};
-    mc_reactor_call(s->workers[0].reactor, start_listening, &call);
-    status = call.status;
+    status = mc_acceptor_start(&s->acceptor, s->workers[0].reactor, fd, accepted);
     if (status != MC_OK) {
-        goto fail_start;
+        goto fail_listen; /* the socket is closed */
     }
     *out = s;
     if (bound_port != NULL) {
@@ -811,7 +765,6 @@ void mc_rpc_server_stop(struct mc_rpc_server *server) {
     }
     /* First the acceptor: what it handed over before is queued at the workers and is closed by
      * them. */
-    mc_reactor_call(server->workers[0].reactor, stop_listening, server);
-    close(server->listener.fd);
+    mc_acceptor_stop(&server->acceptor);
     server_free(server);
 }

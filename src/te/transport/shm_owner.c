@@ -18,6 +18,8 @@
 #define WAIT_FIRST_US 20
 #define WAIT_MOST_US  1000
 #define WARN_EVERY_NS (1 * MC_SEC)
+/* Guests, and those that have yet to say that they are one: anybody on this host can connect. */
+#define CONNECTIONS_MAX (SHM_GUESTS + 64)
 
 struct guest {
     struct shm_owner *owner;
@@ -33,9 +35,9 @@ struct shm_owner {
     char socket[64];
     int control_fd;
     struct shm_control *control;
-    struct mc_reactor_fd listener;
-    enum mc_status listen_status;
-    pthread_mutex_t lock; /* guests, slots */
+    struct mc_acceptor acceptor;
+    unsigned connection_count; /* the reactor's */
+    pthread_mutex_t lock;      /* guests, slots */
     struct mc_list guests;
     struct guest *lines[SHM_GUESTS];
     struct mc_memory *memory[SHM_SLOTS];
@@ -126,6 +128,7 @@ static void guest_free(struct guest *g) {
     struct shm_owner *owner = g->owner;
     mc_reactor_remove(owner->reactor, &g->io);
     close(g->io.fd);
+    owner->connection_count--;
     pthread_mutex_lock(&owner->lock);
     mc_list_del(&g->link);
     if (g->line >= 0) {
@@ -239,24 +242,28 @@ static void on_guest(struct mc_reactor_fd *io, uint32_t events) {
     }
 }
 
-static void on_listener(struct mc_reactor_fd *io, uint32_t events) {
-    struct shm_owner *owner = mc_container_of(io, struct shm_owner, listener);
-    int fd;
-    while (mc_local_accept(io->fd, &fd) == MC_OK) {
-        struct guest *g = mc_zalloc(sizeof(*g));
-        g->owner = owner;
-        g->line = -1;
-        g->process.pidfd = -1;
-        g->io = (struct mc_reactor_fd){.fd = fd, .events = EPOLLIN, .on_ready = on_guest};
-        if (mc_reactor_add(owner->reactor, &g->io) != MC_OK) {
-            close(fd);
-            free(g);
-            continue;
-        }
-        pthread_mutex_lock(&owner->lock);
-        mc_list_push_back(&owner->guests, &g->link);
-        pthread_mutex_unlock(&owner->lock);
+static void accepted(struct mc_acceptor *acceptor, int fd, const struct mc_addr *peer) {
+    struct shm_owner *owner = mc_container_of(acceptor, struct shm_owner, acceptor);
+    if (owner->connection_count >= CONNECTIONS_MAX) {
+        mc_warn_limited("shared memory connection refused limit=%d", CONNECTIONS_MAX);
+        mc_metric_add(&owner->refused, 1);
+        close(fd);
+        return;
     }
+    struct guest *g = mc_zalloc(sizeof(*g));
+    g->owner = owner;
+    g->line = -1;
+    g->process.pidfd = -1;
+    g->io = (struct mc_reactor_fd){.fd = fd, .events = EPOLLIN, .on_ready = on_guest};
+    if (mc_reactor_add(owner->reactor, &g->io) != MC_OK) {
+        close(fd);
+        free(g);
+        return;
+    }
+    owner->connection_count++;
+    pthread_mutex_lock(&owner->lock);
+    mc_list_push_back(&owner->guests, &g->link);
+    pthread_mutex_unlock(&owner->lock);
 }
 
 /* ---- life ---- */
@@ -297,14 +304,8 @@ static void free_owner(struct shm_owner *owner) {
     free(owner);
 }
 
-static void listen_on_reactor(void *arg) {
+static void close_all(void *arg) {
     struct shm_owner *owner = arg;
-    owner->listen_status = mc_reactor_add(owner->reactor, &owner->listener);
-}
-
-static void leave_reactor(void *arg) {
-    struct shm_owner *owner = arg;
-    mc_reactor_remove(owner->reactor, &owner->listener);
     while (!mc_list_empty(&owner->guests)) {
         guest_free(mc_container_of(owner->guests.next, struct guest, link));
     }
@@ -318,12 +319,7 @@ static enum mc_status start_listening(struct shm_owner *owner) {
     if (mc_local_listen(owner->socket, &fd) != MC_OK) {
         return MC_NOT_SUPPORTED;
     }
-    owner->listener = (struct mc_reactor_fd){.fd = fd, .events = EPOLLIN, .on_ready = on_listener};
-    mc_reactor_call(owner->reactor, listen_on_reactor, owner);
-    if (owner->listen_status != MC_OK) {
-        close(fd);
-    }
-    return owner->listen_status;
+    return mc_acceptor_start(&owner->acceptor, owner->reactor, fd, accepted);
 }
 
 enum mc_status shm_owner_start(struct mc_engine *engine, struct shm_owner **out) {
@@ -356,8 +352,8 @@ enum mc_status shm_owner_start(struct mc_engine *engine, struct shm_owner **out)
 void shm_owner_stop(struct shm_owner *owner) {
     atomic_store(&owner->control->state, SHM_CLOSED);
     wait_for_copies(owner);
-    mc_reactor_call(owner->reactor, leave_reactor, owner);
-    close(owner->listener.fd);
+    mc_acceptor_stop(&owner->acceptor);
+    mc_reactor_call(owner->reactor, close_all, owner);
     mc_metrics_unregister_range(mc_engine_registry(owner->engine), owner, sizeof(*owner));
     free_owner(owner);
 }

@@ -78,8 +78,7 @@ struct tcp_shard {
 
 struct tcp_server {
     struct tcp_transport *transport;
-    struct mc_reactor_fd listener; /* on shards[0] */
-    struct mc_timer accept_pause;  /* descriptors ran out: accept again when it fires */
+    struct mc_acceptor acceptor; /* on shards[0] */
     uint16_t port;
 };
 

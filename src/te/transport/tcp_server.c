@@ -28,8 +28,6 @@
 #include "base/log.h"
 
 #define LISTEN_BACKLOG   1024
-#define ACCEPTS_PER_TURN 64
-#define ACCEPT_PAUSE_NS  (100 * MC_MS)
 #define CONNECTIONS_MAX  16384 /* of one engine; more are closed at once */
 #define TURN_BYTES       (1u << 20)
 #define REPLY_QUEUE      64
@@ -481,7 +479,8 @@ static struct tcp_shard *choose_shard(struct tcp_transport *t) {
     return total < CONNECTIONS_MAX ? best : NULL;
 }
 
-static void take_connection(struct tcp_server *server, int fd, const struct mc_addr *peer) {
+static void take_connection(struct mc_acceptor *acceptor, int fd, const struct mc_addr *peer) {
+    struct tcp_server *server = mc_container_of(acceptor, struct tcp_server, acceptor);
     struct tcp_shard *shard = choose_shard(server->transport);
     struct mc_stream stream;
     mc_stream_plain(&stream, fd);
@@ -506,44 +505,7 @@ static void take_connection(struct tcp_server *server, int fd, const struct mc_a
     mc_reactor_post(shard->reactor, &c->task);
 }
 
-static void on_acceptable(struct mc_reactor_fd *ready, uint32_t events) {
-    struct tcp_server *server = mc_container_of(ready, struct tcp_server, listener);
-    struct mc_reactor *reactor = server->transport->shards[0].reactor;
-    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-        int fd;
-        struct mc_addr peer;
-        enum mc_status status = mc_accept(ready->fd, &fd, &peer);
-        if (status == MC_ERR_NOT_FOUND) {
-            return;
-        }
-        if (status != MC_OK) { /* descriptors ran out: the listener stays readable, so look away for
-                                  a while */
-            mc_reactor_modify(reactor, ready, 0);
-            mc_timer_start(reactor, &server->accept_pause,
-                           mc_now_ns(mc_clock_system()) + ACCEPT_PAUSE_NS);
-            return;
-        }
-        take_connection(server, fd, &peer);
-    }
-}
-
-static void on_accept_again(struct mc_timer *timer) {
-    struct tcp_server *server = mc_container_of(timer, struct tcp_server, accept_pause);
-    mc_reactor_modify(server->transport->shards[0].reactor, &server->listener, EPOLLIN);
-}
-
 /* ---- start, sweep, stop ---- */
-
-struct listener_call {
-    struct tcp_server *server;
-    enum mc_status status;
-};
-
-static void add_listener(void *arg) {
-    struct listener_call *call = arg;
-    call->status =
-        mc_reactor_add(call->server->transport->shards[0].reactor, &call->server->listener);
-}
 
 enum mc_status tcp_server_start(struct tcp_server *server, struct tcp_transport *transport) {
     const struct mc_engine_options *config = mc_engine_config(transport->base.engine);
@@ -551,32 +513,13 @@ enum mc_status tcp_server_start(struct tcp_server *server, struct tcp_transport 
     int fd;
     mc_rng_seed_system(&rng);
     server->transport = transport;
-    mc_timer_init(&server->accept_pause, on_accept_again);
     MC_TRY(mc_listen_range(config->host, config->port_min, config->port_max, &rng, LISTEN_BACKLOG,
                            &fd, &server->port));
-    server->listener = (struct mc_reactor_fd){fd, EPOLLIN, on_acceptable};
-    struct listener_call call = {.server = server, .status = MC_OK};
-    mc_reactor_call(transport->shards[0].reactor, add_listener, &call);
-    if (call.status != MC_OK) {
-        struct mc_stream stream;
-        mc_stream_plain(&stream, fd);
-        stream.ops->close(&stream);
-    }
-    return call.status;
-}
-
-static void remove_listener(void *arg) {
-    struct tcp_server *server = arg;
-    struct mc_reactor *reactor = server->transport->shards[0].reactor;
-    struct mc_stream stream;
-    mc_timer_stop(reactor, &server->accept_pause);
-    mc_reactor_remove(reactor, &server->listener);
-    mc_stream_plain(&stream, server->listener.fd);
-    stream.ops->close(&stream);
+    return mc_acceptor_start(&server->acceptor, transport->shards[0].reactor, fd, take_connection);
 }
 
 void tcp_server_stop_listening(struct tcp_server *server) {
-    mc_reactor_call(server->transport->shards[0].reactor, remove_listener, server);
+    mc_acceptor_stop(&server->acceptor);
 }
 
 void tcp_server_close_all(struct tcp_shard *shard) {
