@@ -8,12 +8,13 @@
  *
  *     struct mc_engine *engine;
  *     struct mc_engine_options options;
- *     mc_engine_options_init(&options);                       // P2P handshake, any free port
+ *     mc_segment_id segment;
+ *     mc_engine_options_init(&options);       // P2P handshake, any free port
  *     if (mc_engine_create(&options, &engine) != MC_OK) ...
  *     mc_memory_register(engine, buffer, size, "*", 0);
  *     mc_segment_open(engine, "10.0.0.2:15231", &segment);
- *     struct mc_transfer_request request = {MC_TRANSFER_READ, buffer, segment, remote_address,
- * length}; enum mc_status status = mc_transfer(engine, &request, 1, mc_deadline_in_ms(1000));
+ *     struct mc_transfer_request r = {MC_TRANSFER_READ, buffer, segment, remote_address, length};
+ *     enum mc_status status = mc_transfer(engine, &r, 1, mc_deadline_in_ms(1000));
  *
  * The engine chooses how bytes travel (the same process: memcpy; the same host: shared memory; else
  * TCP) and retries a slice on another lane or transport when one fails. A request reports success
@@ -74,8 +75,8 @@ struct mc_engine_options {
 void mc_engine_options_init(struct mc_engine_options *options);
 
 /* Starts threads, listens, publishes the segment. `options` and its strings are copied.
- * MC_INVALID_PARAMS, MC_ERR_ADDRESS_IN_USE, MC_ERR_BAD_ADDRESS, MC_ERR_IO, and what the metadata
- * service answers, MC_ERR_REJECTED when another engine has the name. */
+ * MC_INVALID_PARAMS, MC_ERR_ADDRESS_IN_USE, MC_ERR_BAD_ADDRESS, MC_ERR_LIMIT, MC_ERR_IO, what the
+ * metadata service answers, and MC_ERR_EXISTS when a living engine has the name there. */
 MC_MUST_USE enum mc_status mc_engine_create(const struct mc_engine_options *options,
                                             struct mc_engine **engine);
 /* Ends transfers in flight with MC_ERR_CANCELLED and waits for peers' requests; afterwards nobody
