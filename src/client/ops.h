@@ -110,7 +110,9 @@ struct mc_ops_node {
      * segment->base; the old memory is no longer reachable for peers when this returns. */
     enum mc_status (*fresh_memory)(void *ctx, struct mc_ops_segment *segment);
     void *ctx;
-    /* private to ops_node.c: mounts that were given up but may still reach the master */
+    /* private to ops_node.c */
+    uint64_t doubt_until_ns; /* until then an unanswered mount of any kind may be carried out */
+    /* mounts that were given up but may still reach the master */
     struct mc_uuid ghosts[MC_OPS_GHOSTS];
     uint64_t ghost_until_ns[MC_OPS_GHOSTS];
 };

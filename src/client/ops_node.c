@@ -129,8 +129,12 @@ static enum mc_status settle(struct mc_ops *ops, struct mc_ops_node *node, struc
     struct mw_a_remount args = {.segments = {&segment, known == MC_SEGMENT_NOT_FOUND},
                                 .client = ops->client};
     struct mw_e_void answer;
-    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_ReMountSegment, &args, &answer, ping_deadline(ops),
-                      MC_OPS_ONCE));
+    enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_ReMountSegment, &args, &answer,
+                                       ping_deadline(ops), MC_OPS_ONCE);
+    if (status != MC_OK) {
+        node->doubt_until_ns = mc_ops_now(ops) + GHOST_TTL_NS;
+        return status;
+    }
     MC_TRY(mc_ops_status(answer.error));
     node->segment.confirmed = known == MC_SEGMENT_NOT_FOUND;
     mc_metric_add(&ops->counters.remounts, 1);
@@ -150,6 +154,9 @@ enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
         status = mc_ops_status(answer.error);
     }
     node->segment.confirmed = status == MC_OK;
+    if (status != MC_OK) {
+        node->doubt_until_ns = mc_ops_now(ops) + GHOST_TTL_NS;
+    }
     for (unsigned attempt = 1;
          attempt < MOUNT_ATTEMPTS && (status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT);
          attempt++) {
@@ -171,9 +178,11 @@ enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
     if (status == MC_OK) {
         status = mc_ops_status(answer.error);
     }
-    /* An unconfirmed segment need not be the one that the master knows this client by. */
+    /* A late mount of an earlier segment makes the master content with this client, whether it has
+     * the present segment or, when it had forgotten the client meanwhile, has not. */
     bool told = status == MC_OK && answer.value.client_status == MC_CLIENT_NEED_REMOUNT;
-    if (status == MC_OK && (told || !node->segment.confirmed)) {
+    bool unsure = !node->segment.confirmed || mc_ops_now(ops) < node->doubt_until_ns;
+    if (status == MC_OK && (told || unsure)) {
         status = settle(ops, node, call, told);
     }
     if (status == MC_OK) {

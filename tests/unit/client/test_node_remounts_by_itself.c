@@ -160,6 +160,28 @@ static void test_unconfirmed_segment_is_asked_for(void **state) {
     assert_int_equal(fake->mounted.base, node.segment.base);
 }
 
+/* It had forgotten the client, and then carried out a mount that had been given up. */
+static void test_content_master_is_asked_while_a_mount_may_be_late(void **state) {
+    assert_ok(mc_ops_mount(ops, &node));
+    fake->need_remount = true;
+    fake->knows_segment = false;
+    fake->lose_rpc = MC_RPC_ReMountSegment;
+    fake->lose_how = FAKE_LOSE_REQUEST;
+    fake->lose_count = 1;
+    assert_int_equal(mc_ops_heartbeat(ops, &node), MC_RPC_TIMEOUT);
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_true(node.segment.confirmed);
+    unsigned before = fresh;
+    fake->knows_segment = false;
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fresh, before + 1);
+    assert_int_equal(fake->mounted.base, node.segment.base);
+    fake->now_ns += 61 * MC_SEC;
+    unsigned asked = fake->rpcs[MC_RPC_QuerySegmentStatusById];
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fake->rpcs[MC_RPC_QuerySegmentStatusById], asked);
+}
+
 static void test_unreachable_master_is_an_error(void **state) {
     assert_ok(mc_ops_mount(ops, &node));
     fake->lose_rpc = MC_RPC_Ping;
@@ -188,6 +210,7 @@ int main(void) {
         T(test_unanswered_mount_is_not_repeated_with_the_same_memory),
         T(test_mount_whose_answer_is_lost_stays),
         T(test_unconfirmed_segment_is_asked_for),
+        T(test_content_master_is_asked_while_a_mount_may_be_late),
         T(test_unreachable_master_is_an_error),
         T(test_without_a_segment_the_master_need_not_know_us),
     };
