@@ -43,6 +43,15 @@ bool mc_client_ping(struct mc_master *m, struct mc_uuid id, uint64_t now_ms) {
     return ok;
 }
 
+void mc_client_must_remount(struct mc_master *m, struct mc_uuid id) {
+    mc_lock_acquire(&m->clients_lock);
+    struct mc_client *c = *find_locked(m, id);
+    if (c) {
+        c->remounted = false;
+    }
+    mc_lock_release(&m->clients_lock);
+}
+
 /* Forgets one client that was not seen for too long; false when there is none. */
 static bool take_expired(struct mc_call *call, struct mc_uuid *id) {
     struct mc_master *m = call->m;

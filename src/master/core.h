@@ -379,6 +379,8 @@ bool mc_segments_ips(struct mc_call *call, struct mc_uuid client, struct mc_vec 
 void mc_client_seen(struct mc_master *m, struct mc_uuid id, uint64_t now_ms, bool remounted);
 /* False: must remount. */
 bool mc_client_ping(struct mc_master *m, struct mc_uuid id, uint64_t now_ms);
+/* It is told so when it pings. */
+void mc_client_must_remount(struct mc_master *m, struct mc_uuid id);
 void mc_clients_tick(struct mc_call *call);
 void mc_clients_destroy(struct mc_master *m);
 

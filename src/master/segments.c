@@ -188,7 +188,8 @@ static uint64_t quarantine_locked(const struct mc_master *m, const struct mw_seg
 }
 
 /* A process cannot have two segments over the same bytes. If the other one belongs to another
- * client, that client's process is gone and its address was reused: what it held is gone too. */
+ * client, that client's process is gone and its address was reused: what it held is gone too. Or it
+ * is alive and this mount is a late one of its predecessor: then it is told to mount again. */
 static enum mc_status resolve_overlaps_locked(struct mc_call *call, const struct mw_segment *info,
                                               struct mc_uuid client, bool *replaced) {
     struct mc_master *m = call->m;
@@ -202,6 +203,7 @@ static enum mc_status resolve_overlaps_locked(struct mc_call *call, const struct
             return MC_INVALID_PARAMS;
         }
         *replaced = true;
+        mc_client_must_remount(m, s->client);
         retire_locked(call, i);
     }
     return MC_OK;

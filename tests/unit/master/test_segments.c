@@ -245,6 +245,16 @@ static void test_another_process_at_the_same_address_replaces_the_dead_one(void 
     assert_int_equal(t.segments, 1);
 }
 
+static void test_a_live_client_whose_segment_was_replaced_is_told(void **state) {
+    struct fixture *f = *state;
+    struct mw_segment s = segment_of(f, "node:1", FIXTURE_SEGMENT_BYTES);
+    assert_int_equal(remount(f, client_a, &s, 1), MC_OK);
+    assert_int_equal(ping(f, client_a), MC_CLIENT_OK);
+    s.id = (struct mc_uuid){77, 77};
+    assert_int_equal(remount(f, client_b, &s, 1), MC_OK); /* late, of the process before */
+    assert_int_equal(ping(f, client_a), MC_CLIENT_NEED_REMOUNT);
+}
+
 static char lost_names[64];
 static void on_lost(void *ctx, struct mc_str name) {
     assert_ptr_equal(ctx, lost_names);
@@ -318,6 +328,7 @@ int main(void) {
         TEST(test_memory_that_comes_back_is_not_handed_out_while_a_put_may_go_on),
         TEST(test_memory_that_nobody_was_using_is_open_again_after_the_sweep),
         TEST(test_another_process_at_the_same_address_replaces_the_dead_one),
+        TEST(test_a_live_client_whose_segment_was_replaced_is_told),
         TEST(test_expiry_tells_whose_metadata_to_forget),
         TEST(test_addresses_of_clients_are_told_without_ports),
     };
