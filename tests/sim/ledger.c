@@ -5,8 +5,8 @@
  * the release timeout has passed. A replica list promises its reader that the extents keep the
  * object until the lease ends. So whenever a Start hands out an extent, no entry of the ledger that
  * overlaps it may still be promised to somebody, neither on this segment nor on one that covers the
- * same bytes again, and not even by the master before this one. The only exception is a removal by
- * force, which says that readers may lose.
+ * same bytes again, and not even by the master before this one. A removal by force is no exception:
+ * the object goes, its bytes stay while a lease runs.
  *
  * It also knows which replicas are complete and who wrote them: a list names no others, and only
  * the last writer of a key can end it.
@@ -177,16 +177,6 @@ static void listed(struct sim *sim, struct mc_str name, const struct mw_e_list *
     }
 }
 
-/* By force: readers lose their leases. `name` NULL = of all keys. */
-static void forced(struct sim *sim, const struct mc_str *name) {
-    for (size_t i = 0; i < sim->extent_count; i++) {
-        struct sim_extent *e = &sim->extents[i];
-        if (name == NULL || sim_key_find(*name) == e->key) {
-            e->lease_until_ms = 0;
-        }
-    }
-}
-
 /* A segment that replaces another over the same bytes: its node was started anew. The master that
  * knew the old one keeps what it promised; a master that never knew it cannot. */
 static void mounted(struct sim *sim, const struct mw_segment *segment, int32_t error) {
@@ -237,20 +227,12 @@ static void spy_lists(struct sim *sim, const struct mw_a_keys *args, const struc
     }
 }
 
-static void spy_batch_remove(struct sim *sim, const struct mw_a_batch_remove *args) {
-    const struct mc_str *keys = args->keys.items;
-    for (size_t i = 0; args->force && i < args->keys.count; i++) {
-        forced(sim, &keys[i]);
-    }
-}
-
 /* Requests that speak of one key or one segment. */
 static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args, const void *ret,
                        uint64_t operation) {
     const struct mw_a_put_start *start = args;
     const struct mw_a_put_end *end = args;
     const struct mw_a_put_revoke *revoke = args;
-    const struct mw_a_remove *removal = args;
     switch (rpc) {
     case MC_RPC_PutStart:
     case MC_RPC_UpsertStart:
@@ -267,11 +249,6 @@ static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args
     case MC_RPC_GetReplicaList:
         listed(sim, ((const struct mw_a_key *)args)->key, ret);
         break;
-    case MC_RPC_Remove:
-        if (removal->force) {
-            forced(sim, &removal->key);
-        }
-        break;
     case MC_RPC_MountSegment:
         mounted(sim, &((const struct mw_a_mount *)args)->segment,
                 ((const struct mw_e_void *)ret)->error);
@@ -283,11 +260,6 @@ static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args
         }
         break;
     }
-    case MC_RPC_RemoveByRegex:
-        if (removal->force) {
-            forced(sim, NULL);
-        }
-        break;
     default:
         break;
     }
@@ -320,14 +292,6 @@ static void spy(struct sim *sim, enum mc_master_rpc rpc, const void *args, const
     }
     case MC_RPC_BatchGetReplicaList:
         spy_lists(sim, args, ret);
-        break;
-    case MC_RPC_BatchRemove:
-        spy_batch_remove(sim, args);
-        break;
-    case MC_RPC_RemoveAll:
-        if (((const struct mw_a_remove_all *)args)->force) {
-            forced(sim, NULL);
-        }
         break;
     default:
         spy_single(sim, rpc, args, ret, operation);

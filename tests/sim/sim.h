@@ -111,7 +111,7 @@ struct sim_profile {
     unsigned crash_client, crash_node, crash_master, cut, leave; /* shares of one fault event */
     uint64_t fault_period_ns;
     bool checksum;
-    bool force;           /* removals may take what is leased; only with checksums */
+    bool force;           /* removals may take what is leased */
     bool reuse_addresses; /* a node that restarts may have its memory where it was; only with
                              checksums */
     uint64_t lease_ms, timeout_ms, discard_ms, release_ms, client_ttl_ms;

@@ -86,7 +86,7 @@ static void ended(struct sim_client *client, const char *what, enum mc_status st
         sim_fail(sim, "%s: %s failed without any fault: %s", process->name, what,
                  mc_status_name(status));
     }
-    if (status == MC_CHECKSUM_MISMATCH && !sim->profile.force && !sim->profile.reuse_addresses) {
+    if (status == MC_CHECKSUM_MISMATCH && !sim->profile.reuse_addresses) {
         sim_fail(sim, "%s: %s read bytes under a lease that were not the object's", process->name,
                  what);
     }
@@ -326,11 +326,6 @@ static void view(struct sim_client *client) {
     mc_ops_view_release(process->ops, v.record);
 }
 
-/* A view has no checksum, so it needs the rules that runs with checksums may break. */
-static bool views_hold(const struct sim *sim) {
-    return !sim->profile.force && !sim->profile.reuse_addresses;
-}
-
 static void operate(struct sim_client *client) {
     struct sim *sim = client->process.sim;
     size_t some = (size_t)sim_between(sim, 2, SIM_BATCH - 1);
@@ -354,7 +349,7 @@ static void operate(struct sim_client *client) {
         remove_keys(client, sim_odds(sim, 70) ? 1 : some);
     } else if (pick < 92) {
         remove_many(client);
-    } else if (pick < 95 || !views_hold(sim)) {
+    } else if (pick < 95 || sim->profile.reuse_addresses) { /* a view has no checksum */
         look(client);
     } else {
         view(client);

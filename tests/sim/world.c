@@ -390,7 +390,7 @@ static void choose_profile(struct sim *sim) {
                               .watermark = one_of(sim, 60, 90, 95) / 100.0,
                               .operations = one_of(sim, 25, 35, 45)};
     p->release_ms = p->timeout_ms + SIM_LATE_NS / MC_MS + one_of(sim, 500, 1500, 4000);
-    p->force = p->checksum && sim_odds(sim, 50);
+    p->force = sim_odds(sim, 40);
     p->reuse_addresses = p->checksum && sim_odds(sim, 50);
     if (p->faulty) {
         choose_faults(sim);
