@@ -106,9 +106,14 @@ static void unregistering_waits_for_users(void **state) {
     struct mc_memory *two = mc_memory_acquire(e, (uint64_t)(uintptr_t)m, 1);
     struct unregister_work work = {e, m, false};
     assert_int_equal(pthread_create(&thread, NULL, unregister_main, &work), 0);
-    usleep(20000);
+    struct mc_memory *late; /* once the thread has begun, there are no new users */
+    for (int i = 0; (late = mc_memory_acquire(e, (uint64_t)(uintptr_t)m, 1)) != NULL && i < 5000;
+         i++) {
+        mc_memory_release(late);
+        usleep(1000);
+    }
+    assert_null(late);
     assert_false(atomic_load(&work.done));
-    assert_null(mc_memory_acquire(e, (uint64_t)(uintptr_t)m, 1)); /* no new users */
     mc_memory_release(one);
     usleep(5000);
     assert_false(atomic_load(&work.done));
