@@ -126,6 +126,8 @@ static struct mc_peer_desc *desc_from_wire(const struct mc_segment_desc *wire, c
     atomic_store_explicit(&desc->refs, 1, memory_order_relaxed);
     memcpy(desc->name, wire->name, sizeof(desc->name));
     snprintf(desc->host, sizeof(desc->host), "%s", host);
+    snprintf(desc->tcp_host, sizeof(desc->tcp_host), "%s",
+             wire->tcp_data_host[0] != '\0' ? wire->tcp_data_host : host);
     desc->rpc_port = rpc_port;
     desc->tcp_data_port = wire->tcp_data_port;
     desc->tcp_proto = wire->tcp_proto;
@@ -185,7 +187,7 @@ static struct mc_peer_desc *describe_self(struct mc_engine *engine) {
 
 static bool same_incarnation(const struct mc_peer_desc *a, const struct mc_peer_desc *b) {
     return mc_uuid_eq(a->engine_id, b->engine_id) && a->tcp_data_port == b->tcp_data_port &&
-           strcmp(a->host, b->host) == 0;
+           strcmp(a->host, b->host) == 0 && strcmp(a->tcp_host, b->tcp_host) == 0;
 }
 
 static void tell_open(struct mc_segment_slot *slot, const struct mc_peer_desc *desc) {

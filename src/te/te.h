@@ -49,9 +49,10 @@ struct mc_peer_buffer {
 };
 struct mc_peer_desc {
     _Atomic uint32_t refs;
-    char name[280];    /* segment name */
-    char host[256];    /* where tcp and the handshake connect to */
-    uint16_t rpc_port; /* handshake */
+    char name[280];     /* segment name */
+    char host[256];     /* where the handshake connects to */
+    char tcp_host[256]; /* where tcp connects to: the peer's own word, else `host` */
+    uint16_t rpc_port;  /* handshake */
     uint16_t tcp_data_port;
     unsigned tcp_proto;       /* 1 or 2 */
     struct mc_uuid engine_id; /* ours: random per engine; {0,0} for upstream peers */

@@ -233,6 +233,10 @@ static enum mc_status decode_root(const json_t *root, struct mc_segment_desc *de
         }
         desc->tcp_data_port = (uint16_t)number;
     }
+    if (json_object_get(root, "tcp_data_host") != NULL &&
+        !get_text(root, "tcp_data_host", desc->tcp_data_host, sizeof(desc->tcp_data_host))) {
+        return bad("tcp_data_host is not a host");
+    }
     desc->tcp_proto = 1;
     if (json_object_get(root, "tcp_proto_version") != NULL) {
         if (!get_number(root, "tcp_proto_version", UINT16_MAX, &number)) {

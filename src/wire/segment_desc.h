@@ -27,6 +27,7 @@ struct mc_segment_desc {
     char name[MC_SEGMENT_NAME_MAX];
     char protocol[32];        /* "tcp"; of an array of protocols the first */
     char timestamp[40];       /* "YYYY-MM-DD HH:MM:SS.uuuuuu", local time */
+    char tcp_data_host[256];  /* where tcp connects to (0.3.13 and later); "" = host of the name */
     uint16_t tcp_data_port;   /* 0 = the engine serves no tcp */
     unsigned tcp_proto;       /* 1 when absent */
     struct mc_uuid engine_id; /* ours; {0,0} of upstream's engines */

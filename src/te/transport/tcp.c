@@ -44,7 +44,7 @@ static bool speaks_acked(const struct tcp_transport *t, const struct mc_peer_des
 static enum mc_status peer_create(struct tcp_transport *t, const struct mc_peer_desc *desc,
                                   struct tcp_peer **out) {
     struct mc_addr addr;
-    MC_TRY(mc_addr_resolve(desc->host, desc->tcp_data_port, &addr));
+    MC_TRY(mc_addr_resolve(desc->tcp_host, desc->tcp_data_port, &addr));
     struct tcp_peer *peer = mc_zalloc(sizeof(*peer) + t->lanes_per_peer * sizeof(peer->lanes[0]));
     peer->transport = t;
     peer->addr = addr;
@@ -52,7 +52,7 @@ static enum mc_status peer_create(struct tcp_transport *t, const struct mc_peer_
     peer->lane_count = t->lanes_per_peer;
     mc_list_init(&peer->link);
     mc_addr_format(&addr, peer->name, sizeof(peer->name));
-    snprintf(peer->host, sizeof(peer->host), "%s", desc->host);
+    snprintf(peer->host, sizeof(peer->host), "%s", desc->tcp_host);
     atomic_store_explicit(&peer->refs, 1, memory_order_relaxed);
     for (unsigned i = 0; i < peer->lane_count; i++) {
         tcp_lane_init(&peer->lanes[i], peer, i);
@@ -212,7 +212,7 @@ static void tcp_forget(struct mc_transport *base, struct mc_segment *segment) {
 
 static uint32_t tcp_cost(struct mc_transport *base, struct mc_segment *segment,
                          const struct mc_peer_desc *desc) {
-    return desc->tcp_data_port != 0 && desc->host[0] != '\0' ? COST : UINT32_MAX;
+    return desc->tcp_data_port != 0 && desc->tcp_host[0] != '\0' ? COST : UINT32_MAX;
 }
 
 /* Names are resolved here, where waiting is allowed. A descriptor that names another place ends the
@@ -222,7 +222,7 @@ static void tcp_open(struct mc_transport *base, struct mc_segment *segment,
     struct tcp_transport *t = tcp_of(base);
     struct tcp_peer *peer = peer_find(t, segment);
     if (peer != NULL) {
-        bool moved = strcmp(peer->host, desc->host) != 0 ||
+        bool moved = strcmp(peer->host, desc->tcp_host) != 0 ||
                      mc_addr_port(&peer->addr) != desc->tcp_data_port ||
                      peer->acked != speaks_acked(t, desc);
         tcp_peer_put(peer);

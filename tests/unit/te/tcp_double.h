@@ -135,7 +135,7 @@ static inline void double_open(struct double_segment *s, struct mc_engine *engin
                                unsigned proto) {
     memset(s, 0, sizeof(*s));
     s->base.engine = engine;
-    strcpy(s->desc.host, "127.0.0.1");
+    strcpy(s->desc.tcp_host, "127.0.0.1");
     s->desc.tcp_data_port = port;
     s->desc.tcp_proto = proto;
 }

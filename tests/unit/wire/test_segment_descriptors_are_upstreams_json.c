@@ -7,6 +7,8 @@
 #include "support/support.h"
 #include "wire/segment_desc.h"
 
+#define HEAD "{\"name\":\"a\",\"protocol\":\"tcp\","
+
 static enum mc_status decode(const char *text, struct mc_segment_desc *desc) {
     return mc_segment_desc_decode(mc_str_from(text), desc);
 }
@@ -22,6 +24,7 @@ static void upstreams_text_is_understood(void **state) {
     assert_string_equal(d.name, "10.0.0.2:15231");
     assert_string_equal(d.protocol, "tcp");
     assert_int_equal(d.tcp_data_port, 15999);
+    assert_string_equal(d.tcp_data_host, "");
     assert_int_equal(d.tcp_proto, 2);
     assert_int_equal(d.buffer_count, 2);
     assert_int_equal(d.buffers[0].addr, 139999999991808); /* sorted */
@@ -30,6 +33,9 @@ static void upstreams_text_is_understood(void **state) {
     assert_int_equal(d.buffers[1].shm_slot, -1);
     assert_int_equal(d.engine_id.hi, 0);
     assert_int_equal(d.shm_socket[0], 0);
+    mc_segment_desc_free(&d);
+    assert_ok(decode(HEAD "\"tcp_data_host\":\"10.0.0.3\",\"tcp_data_port\":15999}", &d));
+    assert_string_equal(d.tcp_data_host, "10.0.0.3");
     mc_segment_desc_free(&d);
     /* the oldest and the barest: no version = 1; no buffers; several protocols */
     assert_ok(decode("{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":null}", &d));
@@ -96,7 +102,6 @@ static void ours_round_trips_and_has_upstreams_members(void **state) {
     mc_buf_free(&text);
 }
 
-#define HEAD "{\"name\":\"a\",\"protocol\":\"tcp\","
 #define OURS(id, rest)                                                                             \
     HEAD "\"mooncake_c\":{\"engine_id\":" id ",\"boot_id\":\"\",\"shm_socket\":\"\"" rest "}}"
 #define ID "[\"0000000000000001\",\"0000000000000002\"]"
@@ -117,6 +122,7 @@ static void what_cannot_be_used_is_refused(void **state) {
         "{\"name\":\"a\",\"protocol\":\"\"}",
         "{\"name\":\"a\\u0000b\",\"protocol\":\"tcp\"}",
         "{\"name\":\"a\",\"name\":\"b\",\"protocol\":\"tcp\"}",
+        HEAD "\"tcp_data_host\":7}",
         HEAD "\"tcp_data_port\":65536}",
         HEAD "\"tcp_data_port\":-1}",
         HEAD "\"tcp_data_port\":\"15000\"}",
