@@ -194,6 +194,9 @@ static uint64_t status_field(const struct live *p, const char *name) {
 uint64_t live_rss_bytes(const struct live *p) {
     return status_field(p, "VmRSS:") * 1024;
 }
+uint64_t live_anonymous_bytes(const struct live *p) {
+    return status_field(p, "RssAnon:") * 1024;
+}
 unsigned live_threads(const struct live *p) {
     return (unsigned)status_field(p, "Threads:");
 }

@@ -38,6 +38,7 @@ bool live_running(struct live *p);
 bool live_log_says(const struct live *p, const char *text);
 
 uint64_t live_rss_bytes(const struct live *p);
+uint64_t live_anonymous_bytes(const struct live *p); /* without the memory that it shares */
 unsigned live_open_files(const struct live *p);
 unsigned live_threads(const struct live *p);
 uint64_t live_cpu_ms(const struct live *p);

@@ -64,7 +64,7 @@ static void is_as_before(struct world *w) {
     assert_in_range(live_open_files(&w->node), 0, w->files);
     assert_int_equal(live_threads(&w->node), w->threads);
 #ifndef MC_SANITIZE
-    assert_in_range(live_rss_bytes(&w->node), 0, w->rss + (16u << 20));
+    assert_in_range(live_anonymous_bytes(&w->node), 0, w->rss + (16u << 20));
 #endif
 }
 
@@ -131,7 +131,7 @@ static void begin(struct world *w, unsigned open_files) {
     usleep(200000);
     w->files = live_open_files(&w->node);
     w->threads = live_threads(&w->node);
-    w->rss = live_rss_bytes(&w->node);
+    w->rss = live_anonymous_bytes(&w->node);
 }
 
 static void end(struct world *w) {

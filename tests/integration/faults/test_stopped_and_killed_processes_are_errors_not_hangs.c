@@ -15,6 +15,7 @@
 
 #define VALUE_BYTES (2u << 20)
 #define TIMEOUT_MS  1000
+#define POOLED      3 /* connections that a pool may open later than in the first round */
 
 static const char *const FAST[] = {"--default_kv_lease_ttl=500", "--client_ttl=1",
                                    "--put_start_discard_timeout_sec=1",
@@ -114,7 +115,7 @@ static void test_a_stopped_master_is_a_timeout(void **state) {
             files = own_files();
         }
     }
-    assert_in_range(own_files(), 0, files);
+    assert_in_range(own_files(), 0, files + POOLED);
     free(value);
     mc_store_close(store);
     assert_int_equal(live_end(&node, SIGTERM), 0);
@@ -135,7 +136,7 @@ static void forgotten_and_back(bool disable_shm) {
     unsigned files = 0, node_files = 0, node_threads = live_threads(&node);
     uint64_t rss = 0;
     uint8_t *value = calloc(1, VALUE_BYTES);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2 + POOLED; i++) { /* one more each time would show */
         size_t length;
         char key[32];
         snprintf(key, sizeof(key), "lost%d", i);
@@ -160,8 +161,8 @@ static void forgotten_and_back(bool disable_shm) {
             rss = live_rss_bytes(&node);
         }
     }
-    assert_in_range(own_files(), 0, files);
-    assert_in_range(live_open_files(&node), 0, node_files);
+    assert_in_range(own_files(), 0, files + POOLED);
+    assert_in_range(live_open_files(&node), 0, node_files + POOLED);
     assert_int_equal(live_threads(&node), node_threads);
     assert_in_range(live_rss_bytes(&node), 0,
                     rss + (16u << 20)); /* memory that was replaced is gone */
