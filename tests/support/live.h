@@ -32,7 +32,7 @@ void live_node(struct live *n, const struct live *master, const char *segment_by
 void live_node_begin(struct live *n, const struct live *master, const char *segment_bytes,
                      const char *const *flags, unsigned open_files);
 void live_node_ready(struct live *n);
-/* Sends the signal and waits; the wait status. */
+/* Sends the signal (0 = none) and waits for the end; the wait status. */
 int live_end(struct live *p, int signal_number);
 bool live_running(struct live *p);
 bool live_log_says(const struct live *p, const char *text);
