@@ -159,7 +159,9 @@ static void sweep_list(struct mc_list *list, uint64_t limit_ms, uint64_t now, bo
             break;
         }
         if (c->aside != NULL) { /* the silence is ours */
-            sign_of_life(c);
+            c->sign_of_life_ns = now;
+            mc_list_del(&c->link);
+            mc_list_push_back(list, &c->link);
             continue;
         }
         if (complain) {

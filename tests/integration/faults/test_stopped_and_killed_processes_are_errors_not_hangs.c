@@ -250,7 +250,7 @@ static void test_sixty_four_nodes_at_once(void **state) {
     for (int i = 0; i < COUNT; i++) {
         live_node_ready(&nodes[i]);
     }
-    struct mc_store *store = open_store(&master, true);
+    struct mc_store *store = cluster_open(master.rpc, 0, true);
     for (int i = 0; i < COUNT; i++) {
         for (int k = 0; k < i; k++) {
             assert_string_not_equal(nodes[i].name, nodes[k].name);
