@@ -3,6 +3,7 @@
  * change, before it fails in service. Each check reads one thing of the kernel, compares, and
  * prints one line; nothing is changed.
  */
+#include "base/log.h"
 #include "cmd/cmd.h"
 #include "io/io.h"
 
@@ -270,6 +271,7 @@ int mc_cmd_doctor(int argc, char **argv) {
         return exit_status;
     }
     struct doctor d = {.options = &options};
+    MC_ASSERT(mc_log_set_level("OFF") == MC_OK); /* what a check finds is said once, by its line */
     check_kernel(&d);
     check_files(&d);
     check_memlock(&d);

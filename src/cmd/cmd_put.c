@@ -64,6 +64,10 @@ static int put(const struct put_options *o, const char *key, const struct mc_buf
     if (mc_cmd_open_store("mooncake put", &o->cluster, &store) != MC_OK) {
         return MC_EXIT_FAILED;
     }
+    bool exists = false;
+    if (!o->upsert && mc_store_exist(store, key, &exists) == MC_OK && exists) {
+        mc_cmd_fail("mooncake put", 0, "%s exists and keeps its object; --upsert replaces it", key);
+    }
     struct mc_replicate_config config = {
         .replica_num = o->replicas, .with_soft_pin = o->soft_pin, .with_hard_pin = o->hard_pin};
     enum mc_status status = o->upsert

@@ -229,14 +229,18 @@ static bool write_reports(const struct replay_options *o, const struct mc_replay
         mc_buf_clear(&text);
         mc_replay_report_json(report, &text);
         good = write_file(o->json, &text);
+        if (good && !json_on_stdout) {
+            printf("  numbers        %s\n", o->json);
+        }
     }
     if (o->html[0] != '\0') {
         mc_buf_clear(&text);
         mc_replay_report_html(report, &text);
-        good = write_file(o->html, &text) && good;
-        if (good) {
+        bool written = write_file(o->html, &text);
+        if (written) {
             fprintf(json_on_stdout ? stderr : stdout, "  page           %s\n", o->html);
         }
+        good = good && written;
     }
     mc_buf_free(&text);
     return good;

@@ -32,6 +32,14 @@ const struct mc_option_set mc_rm_options = {
     .count = MC_ARRAY_LEN(table),
 };
 
+/* Removals of many keys pass over what has a lease, and do not count it. */
+static void say_removed(const struct rm_options *o, uint64_t removed) {
+    printf("%llu removed\n", (unsigned long long)removed);
+    if (!o->force) {
+        mc_cmd_fail("mooncake rm", 0, "objects that were read a moment ago stay, without --force");
+    }
+}
+
 static enum mc_status remove_one(struct mc_store *store, const struct rm_options *o,
                                  const char *key) {
     if (!o->regex) {
@@ -40,7 +48,7 @@ static enum mc_status remove_one(struct mc_store *store, const struct rm_options
     uint64_t removed = 0;
     enum mc_status status = mc_store_remove_regex(store, key, o->force, &removed);
     if (status == MC_OK) {
-        printf("%llu removed\n", (unsigned long long)removed);
+        say_removed(o, removed);
     }
     return status;
 }
@@ -52,7 +60,7 @@ static int remove_all(struct mc_store *store, const struct rm_options *o) {
         return mc_cmd_fail("mooncake rm", MC_EXIT_FAILED, "%s (%s)", mc_status_text(status),
                            mc_status_name(status));
     }
-    printf("%llu removed\n", (unsigned long long)removed);
+    say_removed(o, removed);
     return 0;
 }
 
@@ -61,7 +69,10 @@ static int remove_keys(struct mc_store *store, const struct rm_options *o,
     int exit_status = 0;
     for (size_t i = 0; i < keys->positional_count; i++) {
         enum mc_status status = remove_one(store, o, keys->positional[i]);
-        if (status != MC_OK) {
+        if (status == MC_INVALID_PARAMS && o->regex) {
+            exit_status = mc_cmd_fail("mooncake rm", MC_EXIT_FAILED,
+                                      "%s is not a regular expression", keys->positional[i]);
+        } else if (status != MC_OK) {
             exit_status =
                 mc_cmd_fail("mooncake rm", MC_EXIT_FAILED, "%s: %s (%s)", keys->positional[i],
                             mc_status_text(status), mc_status_name(status));

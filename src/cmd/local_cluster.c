@@ -110,7 +110,10 @@ enum mc_status mc_local_cluster_start(const char *program,
     struct mc_local_cluster *c = mc_zalloc(sizeof(*c));
     enum mc_status status = mc_master_service_start(&config->master, &c->service);
     if (status != MC_OK) {
-        mc_cmd_fail(program, 0, "the master cannot start: %s", mc_status_text(status));
+        mc_cmd_fail(program, 0, "the master cannot start: %s%s", mc_status_text(status),
+                    status == MC_ERR_ADDRESS_IN_USE
+                        ? ". Perhaps a cluster runs already; --port=0 --admin_port=0 choose others"
+                        : "");
         free(c);
         return status;
     }
