@@ -19,6 +19,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -301,6 +302,11 @@ class Peers:
                 popen.wait()
         return popen.returncode
 
+    def crashed(self):
+        """Processes that ended by themselves and badly, which a test might not have noticed."""
+        return [f"{name} (status {popen.returncode})" for name, popen, _ in self.started
+                if popen.poll() not in (None, 0, -signal.SIGTERM, -signal.SIGKILL)]
+
     def close(self, failed):
         for listener in self.listeners:
             listener.close()
@@ -412,6 +418,8 @@ def main(*tests):
         peers, begun, bad = Peers(sys.argv[1]), time.monotonic(), True
         try:
             test(peers)
+            if peers.crashed():
+                raise AssertionError(f"crashed: {peers.crashed()}")
             bad, ran = False, ran + 1
             print(f"ok    {test.__name__}  {time.monotonic() - begun:.1f} s")
         except Skip as why:
