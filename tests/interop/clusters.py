@@ -19,8 +19,8 @@ def metadata_of(peers, metadata):
     return peers.master(metadata, metadata_server=True).metadata
 
 
-def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), metadata="p2p", everything=True,
-            hosts=None, reader_segment=0, large=False):
+def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), metadata="p2p",
+            hosts=None, large=False):
     """Starts the cluster and runs every scenario for each writer and reader. `nodes` are mooncake_client processes,
     `own_segment` processes with the client library that lend a segment. `hosts` gives some implementations an address
     of their own, as the master sees it; `large` adds values of 16 and 64 MiB. Returns the number of compared bytes."""
@@ -39,19 +39,12 @@ def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), met
     segments, compared = leader.segments(), 0
     equal(len(segments), len(nodes) + len(own_segment), f"segments {segments}")
     writing = {who: store(who, 0) for who in dict.fromkeys(writers)}
-    reading = {who: store(who, reader_segment) for who in dict.fromkeys(readers)}
-    if reader_segment:  # their pings name them; a first read, which may be lost, then tells what they speak
-        for agent in reading.values():
-            time.sleep(1.2)
-            agent.refused("nothing")
+    reading = {who: store(who, 0) for who in dict.fromkeys(readers)}
     sizes = scenarios.SIZES + (scenarios.LARGE if large else [])
     for i, w in enumerate(writers):
         for j, r in enumerate(readers):
-            if everything:
-                done = scenarios.everything(writing[w], reading[r], f"{i}{j}",
-                                            segments if len(segments) > 1 else None, sizes)
-            else:
-                done = scenarios.single_objects(writing[w], reading[r], f"{i}{j}", sizes)
+            done = scenarios.everything(writing[w], reading[r], f"{i}{j}", segments if len(segments) > 1 else None,
+                                        sizes)
             print(f"      {w} writes, {r} reads: {done >> 20} MiB compared")
             compared += done
     return compared

@@ -20,9 +20,18 @@ def both_generations_at_once(peers):
 
 
 def both_generations_on_one_address(peers):
-    """A client that writes, or that pings, is told apart by what it says."""
-    cluster(peers, "ours", nodes=["ours"], own_segment=[OLDER, NEWEST], writers=[OLDER, NEWEST],
-            readers=[NEWEST, OLDER], everything=False, reader_segment=16 << 20)
+    """Who writes or pings is told apart by what it says. A connection that has said nothing yet may lose a read (see
+    docs/compatibility.md), so a read is repeated here; it may fail but never gives other bytes, and it soon succeeds."""
+    master = peers.master("ours")
+    agents = {release: peers.store(release, master, segment=64 << 20) for release in (OLDER, NEWEST)}
+    lost = 0
+    for i in range(60):
+        for w, writer in agents.items():
+            key, size = f"{w}/{i}", 1 + 997 * i
+            scenarios.equal(writer.put(key, i, size), 0, "put")
+            for r, reader in agents.items():
+                lost += reader.read_until(key, i, size, 10) > 0.04
+    print(f"      {lost} of 240 reads repeated")
 
 
 def a_reader_that_never_wrote(peers):
