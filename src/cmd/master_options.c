@@ -241,6 +241,7 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->enable_oplog, "enable_oplog: this build has no op log"},
         {o->enable_snapshot, "enable_snapshot: this build has no snapshots"},
         {o->enable_snapshot_restore, "enable_snapshot_restore: this build has no snapshots"},
+        {o->root_fs_dir[0] != '\0', "root_fs_dir: this build writes no disk replicas"},
         {o->enable_offload, "enable_offload: this build has no SSD tier"},
         {o->offload_on_evict, "offload_on_evict: this build has no SSD tier"},
         {o->offload_force_evict, "offload_force_evict: this build has no SSD tier"},
