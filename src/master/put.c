@@ -130,8 +130,12 @@ static enum mc_status put_start_locked(struct mc_call *call, struct mc_shard *sh
     return MC_OK;
 }
 
-enum mc_status mc_put_start(struct mc_call *call, const struct mc_key *key,
-                            const struct mc_put *put, struct mc_vec *replicas) {
+/* A put and an upsert begin alike: under the segment table's lock and the shard's. */
+static enum mc_status
+start(struct mc_call *call, const struct mc_key *key, const struct mc_put *put,
+      struct mc_vec *replicas,
+      enum mc_status (*start_locked)(struct mc_call *, struct mc_shard *, const struct mc_key *,
+                                     const struct mc_put *, struct mc_vec *)) {
     if (key->user.len == 0 || put->size == 0) {
         return MC_INVALID_PARAMS;
     }
@@ -139,10 +143,15 @@ enum mc_status mc_put_start(struct mc_call *call, const struct mc_key *key,
     struct mc_shard *shard = mc_shard_of(m, key->hash);
     pthread_rwlock_rdlock(&m->segments_lock);
     mc_lock_acquire(&shard->lock);
-    enum mc_status status = put_start_locked(call, shard, key, put, replicas);
+    enum mc_status status = start_locked(call, shard, key, put, replicas);
     mc_lock_release(&shard->lock);
     pthread_rwlock_unlock(&m->segments_lock);
     return status;
+}
+
+enum mc_status mc_put_start(struct mc_call *call, const struct mc_key *key,
+                            const struct mc_put *put, struct mc_vec *replicas) {
+    return start(call, key, put, replicas, put_start_locked);
 }
 
 /* ---- end and revoke ---- */
@@ -307,17 +316,7 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
 
 enum mc_status mc_upsert_start(struct mc_call *call, const struct mc_key *key,
                                const struct mc_put *put, struct mc_vec *replicas) {
-    if (key->user.len == 0 || put->size == 0) {
-        return MC_INVALID_PARAMS;
-    }
-    struct mc_master *m = call->m;
-    struct mc_shard *shard = mc_shard_of(m, key->hash);
-    pthread_rwlock_rdlock(&m->segments_lock);
-    mc_lock_acquire(&shard->lock);
-    enum mc_status status = upsert_start_locked(call, shard, key, put, replicas);
-    mc_lock_release(&shard->lock);
-    pthread_rwlock_unlock(&m->segments_lock);
-    return status;
+    return start(call, key, put, replicas, upsert_start_locked);
 }
 
 /* ---- puts that nobody ends ---- */
