@@ -240,6 +240,7 @@ static void slice_init(struct mc_slice_op *slice, struct mc_transfer_task *task,
     slice->deadline_ns = deadline_ns;
     slice->task = task;
     slice->attempts = 1;
+    slice->rail = 0;
     slice->tried_transports = 0;
     slice->incarnation = task->transport == NULL
                              ? 0

@@ -190,6 +190,7 @@ static enum mc_status start_transports(struct mc_engine *engine,
             return status;
         }
         engine->transports[index] = t;
+        mc_rails_init(&engine->rails[index], t);
         engine->transport_count++;
         engine->local = table[i] == &mc_transport_local_ops ? t : engine->local;
         register_counters(engine, table[i]->name, &engine->counters[index]);

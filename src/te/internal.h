@@ -177,6 +177,14 @@ struct mc_transport_counters {
     struct mc_metric failovers; /* slices that left for another transport */
 } __attribute__((aligned(MC_CACHE_LINE)));
 
+/* The rails of one transport. */
+struct mc_rails {
+    unsigned count;      /* at least 1 */
+    _Atomic uint32_t up; /* bit per rail */
+    struct mc_rail_info info[MC_RAILS_MAX];
+};
+void mc_rails_init(struct mc_rails *rails, struct mc_transport *t);
+
 struct mc_engine {
     struct mc_engine_options options; /* strings are owned */
     char name[MC_SEGMENT_NAME_MAX];
@@ -194,6 +202,7 @@ struct mc_engine {
     struct mc_reactor *reactors[16];
     unsigned reactor_count;
     struct mc_transport *transports[MC_TRANSPORT_MAX];
+    struct mc_rails rails[MC_TRANSPORT_MAX];
     unsigned transport_count;
     struct mc_transport *local; /* serves MC_LOCAL_SEGMENT alone; NULL when disabled */
     struct mc_transport_counters counters[MC_TRANSPORT_MAX];

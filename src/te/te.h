@@ -15,7 +15,8 @@
 #include "base/metrics.h"
 #include "mooncake/transfer.h"
 
-#define MC_TRANSPORT_MAX 8 /* transports of one engine */
+#define MC_TRANSPORT_MAX 8  /* transports of one engine */
+#define MC_RAILS_MAX     16 /* rails of one transport */
 
 /* ---- memory ---- */
 
@@ -95,6 +96,7 @@ struct mc_slice_op {
     uint32_t tried_transports; /* bit per mc_transport.index that failed */
     uint32_t incarnation;      /* engine's: of the peer when first posted */
     int32_t first_error;       /* engine's: what the task fails with when every road is closed */
+    uint16_t rail; /* of `transport`; chosen by the engine before each post(), kept until done */
     struct mc_transport *transport; /* where it is posted */
     struct mc_list transport_link;
     uint64_t transport_data[4];
@@ -110,9 +112,28 @@ bool mc_write_is_over(enum mc_status error);
  * another lane of the same transport may work. The engine may post again from inside this call. */
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable);
 
-/* ---- transports ---- */
+/* ---- rails ---- */
 
 struct mc_transport;
+
+/* A rail is one local device of a transport, say a port of an RDMA card. A transport without
+ * devices of its own (tcp, shm) has one, named like itself. The engine measures each rail and
+ * spreads slices over them; the transport obeys `rail` of each slice. */
+struct mc_rail_info {
+    char name[64];      /* as people know it, "mlx5_0"; unique within the transport */
+    int numa_node;      /* -1 = unknown */
+    char pci[16];       /* "0000:3b:00.0"; "" = unknown */
+    uint64_t bandwidth; /* nominal, bytes a second; 0 = unknown */
+    bool up;
+};
+
+/* For the transport to tell that a rail went down or came back (port events), from any thread,
+ * once start() has returned. A rail that is down gets no slices; those in flight on it are the
+ * transport's to fail. */
+void mc_rail_set_up(struct mc_transport *t, unsigned rail, bool up);
+
+/* ---- transports ---- */
+
 struct mc_transport_ops {
     const char *name; /* "tcp", "shm" */
     /* Requests are cut into slices of about this size, so that one request uses several lanes; 0 =
@@ -132,6 +153,16 @@ struct mc_transport_ops {
     /* Lower is better; UINT32_MAX = cannot reach this peer. */
     uint32_t (*cost)(struct mc_transport *t, struct mc_segment *segment,
                      const struct mc_peer_desc *desc);
+    /* Writes at most `capacity` rails, returns how many there are; called once, after start(), and
+     * fixed from then on. NULL or 0 = one rail, up, named like the transport. */
+    unsigned (*rails)(struct mc_transport *t, struct mc_rail_info *rails, unsigned capacity);
+    /* How far a rail is from the slice's local memory, as per cent of extra time: 0 = as near as
+     * can be, 30 = a move takes about 1.3 times as long, UINT32_MAX = it cannot carry the slice (no
+     * way to this segment, memory not registered with this device). Looks at op, local, remote,
+     * length and segment only; asked once a request (not once a slice), for the request as a whole.
+     * NULL = 0 for all. */
+    uint32_t (*rail_distance)(struct mc_transport *t, unsigned rail,
+                              const struct mc_slice_op *slice);
     /* Whether this slice, to a segment that cost() accepts, can be served; false sends it to the
      * next transport without counting a failure. NULL = every slice. */
     bool (*serves)(struct mc_transport *t, struct mc_segment *segment,
@@ -140,9 +171,9 @@ struct mc_transport_ops {
      * for the peer for a bounded time. May be NULL. */
     void (*open)(struct mc_transport *t, struct mc_segment *segment,
                  const struct mc_peer_desc *desc);
-    /* Posts slices (all for one segment). The status is that of posting as a whole: on an error
-     * none was taken. A taken slice ends with mc_slice_done, possibly before this returns (inline
-     * completion). Never blocks on the peer. */
+    /* Posts slices, all for one segment and on one rail. The status is that of posting as a whole:
+     * on an error none was taken. A taken slice ends with mc_slice_done, possibly before this
+     * returns (inline completion). Never blocks on the peer. */
     enum mc_status (*post)(struct mc_transport *t, struct mc_slice_op **slices, size_t count);
     /* Progress on the calling thread (a waiter), until `*done` is non-zero or the deadline passes;
      * returns at once when there is nothing to drive. `segment` is what the waiter waits for. May
