@@ -82,6 +82,12 @@ enum mc_status mc_handshake_metadata(const char *host, uint16_t port, struct mc_
     return call(host, port, MC_HANDSHAKE_METADATA, own_descriptor, limits, deadline_ns, reply);
 }
 
+enum mc_status mc_handshake_connection(const char *host, uint16_t port, struct mc_str body,
+                                       const struct mc_handshake_limits *limits,
+                                       uint64_t deadline_ns, struct mc_buf *reply) {
+    return call(host, port, MC_HANDSHAKE_CONNECTION, body, limits, deadline_ns, reply);
+}
+
 enum mc_status mc_handshake_notify(const char *host, uint16_t port, const char *name,
                                    const char *message, const struct mc_handshake_limits *limits,
                                    uint64_t deadline_ns) {

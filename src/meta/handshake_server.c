@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <jansson.h>
+#include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@
 
 #define READ_CHUNK 16384
 
-enum conn_state { CONN_READING, CONN_WRITING, CONN_CLOSING };
+enum conn_state { CONN_READING, CONN_ANSWERING, CONN_WRITING, CONN_CLOSING };
 
 struct mc_handshake_server {
     struct mc_reactor *reactor;
@@ -30,6 +31,15 @@ struct mc_handshake_server {
     struct mc_metrics *metrics;
     struct mc_metric requests[4]; /* by type */
     struct mc_metric rejected;    /* malformed, timed out or over the limit */
+    _Atomic uint32_t refs;        /* the owner's and one for each call not answered */
+};
+
+/* A request that is answered later. It outlives its connection when that ends first. */
+struct mc_handshake_call {
+    struct mc_task task;
+    struct mc_handshake_server *server;
+    struct conn *conn; /* reactor's thread; NULL: gone */
+    struct mc_buf body;
 };
 
 struct conn {
@@ -42,9 +52,13 @@ struct conn {
     struct mc_buf in;
     struct mc_buf out;
     size_t sent;
+    struct mc_handshake_call *call; /* while CONN_ANSWERING */
 };
 
 static void conn_free(struct conn *c) {
+    if (c->call != NULL) {
+        c->call->conn = NULL;
+    }
     mc_timer_stop(c->server->reactor, &c->timer);
     mc_reactor_remove(c->server->reactor, &c->io);
     c->stream.ops->close(&c->stream);
@@ -101,13 +115,64 @@ static enum mc_status answer_notify(struct conn *c, struct mc_str body) {
     return MC_OK;
 }
 
-static void answer_connection(struct conn *c, struct mc_str body) {
+static void reject_connection(struct conn *c, struct mc_str body) {
     json_t *request = json_loadb(body.ptr, body.len, 0, NULL);
     json_t *path = json_object_get(request, "local_nic_path");
     put_json(&c->out, json_pack("{s:s, s:s, s:[], s:s}", "local_nic_path", "", "peer_nic_path",
                                 json_is_string(path) ? json_string_value(path) : "", "qp_num",
                                 "reply_msg", "no RDMA here"));
     json_decref(request);
+}
+
+static void conn_write(struct conn *c);
+static void finish_frame(struct conn *c);
+
+static void server_put(struct mc_handshake_server *server) {
+    if (atomic_fetch_sub_explicit(&server->refs, 1, memory_order_acq_rel) == 1) {
+        free(server);
+    }
+}
+
+static void run_answer(struct mc_task *task) {
+    struct mc_handshake_call *call = mc_container_of(task, struct mc_handshake_call, task);
+    struct conn *c = call->conn;
+    if (c != NULL) {
+        c->call = NULL;
+        c->state = CONN_WRITING;
+        mc_buf_append(&c->out, call->body.data, call->body.len);
+        finish_frame(c);
+        conn_write(c);
+    }
+    mc_buf_free(&call->body);
+    server_put(call->server);
+    free(call);
+}
+
+void mc_handshake_answer(struct mc_handshake_call *call, struct mc_str body) {
+    mc_buf_append(&call->body, body.ptr, body.len);
+    mc_reactor_post(call->server->reactor, &call->task);
+}
+
+static void answer_connection(struct conn *c, struct mc_str body) {
+    struct mc_handshake_server *server = c->server;
+    struct mc_handshake_call *call = NULL;
+    if (server->handler.connection != NULL) {
+        call = mc_zalloc(sizeof(*call));
+        call->task.run = run_answer;
+        call->server = server;
+        call->conn = c;
+        c->call = call;
+        c->state = CONN_ANSWERING;
+        atomic_fetch_add_explicit(&server->refs, 1, memory_order_relaxed);
+        if (server->handler.connection(server->handler.ctx, body, call)) {
+            return;
+        }
+        c->call = NULL;
+        c->state = CONN_READING;
+        server_put(server);
+        free(call);
+    }
+    reject_connection(c, body);
 }
 
 static enum mc_status answer_body(struct conn *c, unsigned type, struct mc_str body) {
@@ -143,9 +208,13 @@ static enum mc_status answer(struct conn *c) {
     }
     MC_TRY(answer_body(c, type, body));
     mc_metric_add(&c->server->requests[type], 1);
-    length = c->out.len - 8;
-    memcpy(c->out.data, &length, sizeof(length));
+    finish_frame(c);
     return MC_OK;
+}
+
+static void finish_frame(struct conn *c) {
+    uint64_t length = c->out.len - 8;
+    memcpy(c->out.data, &length, sizeof(length));
 }
 
 /* ---- the walk ---- */
@@ -204,6 +273,10 @@ static void on_conn_ready(struct mc_reactor_fd *io, uint32_t events) {
         conn_free(c);
         return;
     }
+    if (c->state == CONN_ANSWERING) { /* nothing is listened for, so the peer has gone */
+        conn_free(c);
+        return;
+    }
     if (c->state == CONN_READING) {
         bool complete;
         enum mc_status status = conn_read(c, &complete);
@@ -216,6 +289,10 @@ static void on_conn_ready(struct mc_reactor_fd *io, uint32_t events) {
         }
         if (status != MC_OK || answer(c) != MC_OK) {
             conn_reject(c, "malformed or cut off request");
+            return;
+        }
+        if (c->state == CONN_ANSWERING) {
+            mc_reactor_modify(c->server->reactor, &c->io, 0);
             return;
         }
         c->state = CONN_WRITING;
@@ -281,6 +358,7 @@ enum mc_status mc_handshake_serve(struct mc_reactor *reactor, int listen_fd,
                                   struct mc_metrics *metrics, struct mc_handshake_server **out) {
     struct mc_handshake_server *server = mc_zalloc(sizeof(*server));
     server->reactor = reactor;
+    atomic_store_explicit(&server->refs, 1, memory_order_relaxed);
     server->handler = *handler;
     server->limits = *limits;
     server->metrics = metrics;
@@ -302,5 +380,5 @@ void mc_handshake_stop(struct mc_handshake_server *server) {
     mc_acceptor_stop(&server->acceptor);
     mc_reactor_call(server->reactor, close_all, server);
     mc_metrics_unregister_range(server->metrics, server, sizeof(*server));
-    free(server);
+    server_put(server);
 }

@@ -22,7 +22,7 @@ struct mc_reactor;
 /* frame := u64 length (LE, of what follows) u8 type, JSON.
  * One request and one reply a connection. */
 enum mc_handshake_type {
-    MC_HANDSHAKE_CONNECTION = 0, /* of RDMA-like transports; answered with a rejection */
+    MC_HANDSHAKE_CONNECTION = 0, /* of RDMA-like transports */
     MC_HANDSHAKE_METADATA = 1,
     MC_HANDSHAKE_NOTIFY = 2,
     MC_HANDSHAKE_PROBE = 3,
@@ -38,11 +38,20 @@ struct mc_handshake_limits {
 /* 1 MiB (MC_HANDSHAKE_MAX_LENGTH), 5 s (MC_HANDSHAKE_CONNECT_TIMEOUT), 60 s, 5 s, 1024. */
 void mc_handshake_limits_init(struct mc_handshake_limits *limits);
 
+/* A request whose answer may come later, from any thread: exactly one mc_handshake_answer() for
+ * each, also after mc_handshake_stop(). An answer that comes after the connection's time is
+ * dropped. */
+struct mc_handshake_call;
+void mc_handshake_answer(struct mc_handshake_call *call, struct mc_str body);
+
 /* What the owner of the listener answers; called on the reactor's thread, must not block. */
 struct mc_handshake_handler {
     void *ctx;
     void (*metadata)(void *ctx, struct mc_buf *reply); /* appends the own descriptor */
     enum mc_status (*notify)(void *ctx, struct mc_str name, struct mc_str message);
+    /* Takes the call (then true) and answers it, now or later; else it is answered with a
+     * rejection. NULL = never. `body` is valid during the call only. */
+    bool (*connection)(void *ctx, struct mc_str body, struct mc_handshake_call *call);
 };
 
 struct mc_handshake_server;
@@ -67,6 +76,11 @@ MC_MUST_USE enum mc_status mc_handshake_notify(const char *host, uint16_t port, 
                                                const char *message,
                                                const struct mc_handshake_limits *limits,
                                                uint64_t deadline_ns);
+/* `body` and the answer are JSON of wire/rdma_setup.h. */
+MC_MUST_USE enum mc_status mc_handshake_connection(const char *host, uint16_t port,
+                                                   struct mc_str body,
+                                                   const struct mc_handshake_limits *limits,
+                                                   uint64_t deadline_ns, struct mc_buf *reply);
 MC_MUST_USE enum mc_status mc_handshake_probe(const char *host, uint16_t port,
                                               const struct mc_handshake_limits *limits,
                                               uint64_t deadline_ns);

@@ -130,6 +130,18 @@ static enum mc_status on_notify(void *ctx, struct mc_str name, struct mc_str mes
     return mc_notify_queue(ctx, name, message);
 }
 
+static bool on_connection(void *ctx, struct mc_str body, struct mc_handshake_call *call) {
+    struct mc_engine *engine = ctx;
+    for (unsigned i = 0; i < engine->transport_count; i++) {
+        struct mc_transport *t = engine->transports[i];
+        if (t->ops->handshake != NULL) {
+            t->ops->handshake(t, body, call);
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum mc_status start_reactors(struct mc_engine *engine) {
     for (unsigned i = 0; i < engine->options.reactors; i++) {
         char name[24];
@@ -255,7 +267,7 @@ static enum mc_status open_meta(struct mc_engine *engine) {
 
 /* The listener serves from here on; the name is known to the store. */
 static enum mc_status go_public(struct mc_engine *engine, int listen_fd) {
-    const struct mc_handshake_handler handler = {engine, on_metadata, on_notify};
+    const struct mc_handshake_handler handler = {engine, on_metadata, on_notify, on_connection};
     MC_TRY(mc_handshake_serve(engine->reactors[0], listen_fd, &handler,
                               mc_meta_limits(engine->meta), engine->metrics, &engine->handshake));
     return mc_publish_start(engine);

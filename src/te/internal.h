@@ -14,6 +14,7 @@
 #include "io/io.h"
 #include "meta/meta.h"
 #include "te/te.h"
+#include "te/worker.h"
 #include "wire/segment_desc.h"
 
 #define MC_SEGMENTS_MAX        65536 /* open at a time; ids are slot + 65536 * generation */
@@ -23,24 +24,8 @@
 #define MC_POST_MAX            64 /* slices a post() call */
 #define MC_INLINE_TASKS        16 /* mc_transfer uses no heap up to here */
 #define MC_NOTIFY_MAX          4096
-#define MC_WORKERS_MAX         8
 
 struct mc_transfer_task;
-
-/* ---- jobs that wait for peers ---- */
-
-struct mc_job {
-    struct mc_job *next;
-    void (*run)(struct mc_job *job);
-};
-struct mc_workers;
-/* Starts the first thread. MC_ERR_LIMIT. */
-MC_MUST_USE enum mc_status mc_workers_create(struct mc_workers **out);
-/* Runs what is queued, then ends the threads. */
-void mc_workers_destroy(struct mc_workers *w);
-/* One queueing of a job at a time. A new thread is started when all are busy, up to MC_WORKERS_MAX,
- * so that one peer that does not answer does not delay the others. */
-void mc_workers_submit(struct mc_workers *w, struct mc_job *job);
 
 /* ---- segments ---- */
 

@@ -212,7 +212,7 @@ static struct mc_memory_entry *extract(struct mc_engine *engine, uint64_t addr, 
 
 /* No peer and no own transfer touches the range when this returns. */
 static void retire(struct mc_engine *engine, struct mc_memory_entry *entry) {
-    for (unsigned i = 0; i < engine->transport_count && entry->base.remote; i++) {
+    for (unsigned i = 0; i < engine->transport_count; i++) {
         struct mc_transport *t = engine->transports[i];
         if (t->ops->memory_removed != NULL) {
             t->ops->memory_removed(t, &entry->base);
@@ -232,7 +232,7 @@ static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t leng
     entry->base.memfd = memfd;
     entry->base.shm_slot = -1;
     snprintf(entry->base.location, sizeof(entry->base.location), "%s", location);
-    for (unsigned i = 0; i < engine->transport_count && entry->base.remote; i++) {
+    for (unsigned i = 0; i < engine->transport_count; i++) {
         struct mc_transport *t = engine->transports[i];
         if (t->ops->memory_added != NULL) {
             t->ops->memory_added(t, &entry->base);

@@ -97,6 +97,7 @@ struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment) {
 
 void mc_peer_desc_put(struct mc_peer_desc *desc) {
     if (desc != NULL && atomic_fetch_sub_explicit(&desc->refs, 1, memory_order_acq_rel) == 1) {
+        mc_rdma_desc_free(desc->rdma);
         free(desc->buffers);
         free(desc);
     }
@@ -120,7 +121,8 @@ const struct mc_peer_buffer *mc_peer_desc_find(const struct mc_peer_desc *desc, 
     return mc_range_inside(addr, length, b->addr, b->length) ? b : NULL;
 }
 
-static struct mc_peer_desc *desc_from_wire(const struct mc_segment_desc *wire, const char *host,
+/* Takes wire->rdma over. */
+static struct mc_peer_desc *desc_from_wire(struct mc_segment_desc *wire, const char *host,
                                            uint16_t rpc_port) {
     struct mc_peer_desc *desc = mc_zalloc(sizeof(*desc));
     atomic_store_explicit(&desc->refs, 1, memory_order_relaxed);
@@ -146,6 +148,8 @@ static struct mc_peer_desc *desc_from_wire(const struct mc_segment_desc *wire, c
         to->shm_slot = from->shm_slot;
         to->shm_mappable = from->shm_mappable;
     }
+    desc->rdma = wire->rdma;
+    wire->rdma = NULL;
     return desc;
 }
 

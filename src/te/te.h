@@ -62,6 +62,7 @@ struct mc_peer_desc {
     char shm_socket[64];      /* ours: abstract socket that hands out the mappings; "" when none */
     size_t buffer_count;
     struct mc_peer_buffer *buffers; /* sorted by addr */
+    struct mc_rdma_desc *rdma;      /* NICs and keys (wire/segment_desc.h); NULL = none */
 };
 
 struct mc_segment { /* one opened segment; lives until closed and unused */
@@ -134,6 +135,7 @@ void mc_rail_set_up(struct mc_transport *t, unsigned rail, bool up);
 
 /* ---- transports ---- */
 
+struct mc_handshake_call;
 struct mc_transport_ops {
     const char *name; /* "tcp", "shm" */
     /* Requests are cut into slices of about this size, so that one request uses several lanes; 0 =
@@ -146,8 +148,9 @@ struct mc_transport_ops {
     /* Adds the transport's keys to the engine's descriptor (a jansson object). May be NULL. */
     void (*describe)(struct mc_transport *t, void *json_object);
     /* Memory becomes addressable by peers, or ceases to be: when memory_removed returns, no peer
-     * touches it through this transport. May be NULL. (Transports that serve requests by
-     * mc_memory_acquire need neither.) */
+     * touches it through this transport. Also called for memory that is not `remote`: it may be a
+     * transfer's local side. May be NULL. (Transports that serve requests by mc_memory_acquire need
+     * neither.) */
     void (*memory_added)(struct mc_transport *t, struct mc_memory *memory);
     void (*memory_removed)(struct mc_transport *t, struct mc_memory *memory);
     /* Lower is better; UINT32_MAX = cannot reach this peer. */
@@ -191,6 +194,10 @@ struct mc_transport_ops {
     /* After the last forget(): no call for this segment follows; frees what was kept beside it. May
      * be NULL. */
     void (*close)(struct mc_transport *t, struct mc_segment *segment);
+    /* A peer wants to set up a connection (body: wire/rdma_setup.h). On the reactor's thread, must
+     * not block; answers with mc_handshake_answer, now or later. At most one transport of an engine
+     * has this; NULL = none. */
+    void (*handshake)(struct mc_transport *t, struct mc_str body, struct mc_handshake_call *call);
     /* mc_segment_map; NULL when the transport cannot. */
     const void *(*map)(struct mc_transport *t, struct mc_segment *segment, uint64_t addr,
                        uint64_t length);

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "wire/segment_desc_rdma.h"
 
 void mc_segment_desc_timestamp(char out[40]) {
     struct timeval now;
@@ -205,6 +206,20 @@ static enum mc_status decode_ours(const json_t *root, struct mc_segment_desc *de
     return decode_shm(ours, desc);
 }
 
+/* ---- RDMA: wire/segment_desc_rdma.c ---- */
+
+static enum mc_status decode_rdma(const json_t *root, struct mc_segment_desc *desc) {
+    const char *why = NULL;
+    desc->rdma = mc_rdma_desc_decode(root, &why);
+    if (why != NULL) {
+        return bad(why);
+    }
+    if (desc->rdma != NULL) {
+        mc_rdma_desc_join(root, desc);
+    }
+    return MC_OK;
+}
+
 static enum mc_status decode_protocol(const json_t *root, struct mc_segment_desc *desc) {
     const json_t *protocol = json_object_get(root, "protocol");
     if (json_is_array(protocol)) { /* multi-protocol builds */
@@ -249,7 +264,8 @@ static enum mc_status decode_root(const json_t *root, struct mc_segment_desc *de
         return bad("timestamp is not a text");
     }
     MC_TRY(decode_buffers(root, desc));
-    return decode_ours(root, desc);
+    MC_TRY(decode_ours(root, desc));
+    return decode_rdma(root, desc);
 }
 
 enum mc_status mc_segment_desc_decode(struct mc_str json, struct mc_segment_desc *out) {
@@ -273,4 +289,6 @@ void mc_segment_desc_free(struct mc_segment_desc *desc) {
     free(desc->buffers);
     desc->buffers = NULL;
     desc->buffer_count = 0;
+    mc_rdma_desc_free(desc->rdma);
+    desc->rdma = NULL;
 }

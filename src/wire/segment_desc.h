@@ -1,11 +1,12 @@
 /*
  * The segment descriptor: what an engine tells its peers about itself, as upstream's JSON.
  *
- * `protocol`, `name`, `buffers`, `tcp_data_port`, `tcp_proto_version` and `timestamp` are
- * upstream's; what we add rides in one extra member "mooncake_c", which upstream ignores and which
- * is absent in its descriptors. Decoding bounds everything before it allocates and accepts only
- * what can be used: a buffer with an empty name, a zero address or length, or a range that wraps
- * makes the whole descriptor invalid, as upstream has it.
+ * `protocol`, `name`, `buffers`, `tcp_data_port`, `tcp_proto_version`, `timestamp`, and of
+ * engines with RDMA `devices`, `priority_matrix` and the buffers' `rkey` and `lkey` are upstream's;
+ * what we add rides in one extra member "mooncake_c", which upstream ignores and which is absent in
+ * its descriptors. Decoding bounds everything before it allocates and accepts only what can be
+ * used: a buffer with an empty name, a zero address or length, or a range that wraps makes the
+ * whole descriptor invalid, as upstream has it.
  */
 #ifndef MC_WIRE_SEGMENT_DESC_H
 #define MC_WIRE_SEGMENT_DESC_H
@@ -23,6 +24,34 @@ struct mc_segment_desc_buffer {
     bool shm_mappable; /* ours */
 };
 
+/* What an engine with RDMA NICs says of them. Devices and the keys of each registered range, one
+ * key a device, in the order of the devices. A range larger than a NIC registers at once is several
+ * entries of "buffers"; "mooncake_c" names those that continue the one before, and decoding joins
+ * them again: `keys` then has a finer cut than the descriptor's buffers. */
+#define MC_RDMA_DEVICES_MAX 64
+struct mc_rdma_device_desc {
+    char name[64];
+    uint16_t lid;
+    uint8_t gid[16];
+};
+struct mc_rdma_keys_desc {
+    uint64_t addr;
+    uint64_t length;
+    size_t first; /* of device_count entries of `rkeys` */
+};
+struct mc_rdma_desc {
+    char server_name[MC_SEGMENT_NAME_MAX]; /* of NIC paths; "" = the segment's name */
+    size_t device_count;
+    struct mc_rdma_device_desc *devices;
+    char *priority_matrix; /* JSON text; NULL = none */
+    size_t key_count;
+    struct mc_rdma_keys_desc *keys; /* sorted by address */
+    uint32_t *rkeys;
+};
+void mc_rdma_desc_free(struct mc_rdma_desc *rdma); /* NULL is allowed */
+/* The entry that holds addr, or NULL. */
+const struct mc_rdma_keys_desc *mc_rdma_desc_find(const struct mc_rdma_desc *rdma, uint64_t addr);
+
 struct mc_segment_desc {
     char name[MC_SEGMENT_NAME_MAX];
     char protocol[32];        /* "tcp"; of an array of protocols the first */
@@ -36,6 +65,7 @@ struct mc_segment_desc {
     char shm_socket[64];      /* ours; "" */
     size_t buffer_count;
     struct mc_segment_desc_buffer *buffers;
+    struct mc_rdma_desc *rdma; /* decoding only; NULL = none */
 };
 
 /* A new jansson object, to which transports add what they have to say ("mooncake_c" is a member

@@ -426,11 +426,15 @@ static void shm_describe(struct mc_transport *t, void *json_object) {
 }
 
 static void shm_memory_added(struct mc_transport *t, struct mc_memory *memory) {
-    shm_owner_add(shm_of(t)->owner, memory);
+    if (memory->remote) {
+        shm_owner_add(shm_of(t)->owner, memory);
+    }
 }
 
 static void shm_memory_removed(struct mc_transport *t, struct mc_memory *memory) {
-    shm_owner_remove(shm_of(t)->owner, memory);
+    if (memory->remote) {
+        shm_owner_remove(shm_of(t)->owner, memory);
+    }
 }
 
 static enum mc_status shm_start(struct mc_engine *engine, unsigned index,

@@ -46,7 +46,7 @@ static int set_up(void **state) {
     s->metrics = mc_metrics_create();
     assert_ok(mc_reactor_create("test", &s->reactor));
     assert_ok(mc_listen("127.0.0.1", 0, 128, &fd, &s->port));
-    struct mc_handshake_handler handler = {s, on_metadata, on_notify};
+    struct mc_handshake_handler handler = {s, on_metadata, on_notify, NULL};
     assert_ok(mc_handshake_serve(s->reactor, fd, &handler, &s->limits, s->metrics, &s->server));
     *state = s;
     return 0;
