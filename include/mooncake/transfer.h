@@ -69,6 +69,8 @@ struct mc_engine_options {
     unsigned lanes_per_peer;     /* TCP connections a peer, at most 64; 0 = 4 */
     bool disable_shm;            /* never use shared memory (tests, measuring TCP; MC_FORCE_TCP) */
     bool disable_local;          /* never use memcpy inside the process (tests) */
+    bool lazy_memory;            /* pages of mc_memory_alloc come by use, not in advance
+                                    (MC_LAZY_MEMORY) */
     uint32_t connect_timeout_ms; /* 0 = 5000 (MC_HANDSHAKE_CONNECT_TIMEOUT, in seconds) */
 };
 /* Defaults, then the MC_* environment. */
@@ -108,7 +110,9 @@ MC_MUST_USE enum mc_status mc_memory_register(struct mc_engine *engine, void *ad
  * registered start. */
 MC_MUST_USE enum mc_status mc_memory_unregister(struct mc_engine *engine, void *addr);
 /* Memory that same-host peers can map (memfd); registered under `location`. Page-aligned;
- * zero-filled. MC_ERR_NO_MEMORY also when the machine has less than `length` in all. */
+ * zero-filled. It gets its pages in the background, as far as the machine can spare them, so that
+ * the first writes do not wait for them (options.lazy_memory). MC_ERR_NO_MEMORY also when the
+ * machine has less than `length` in all. */
 MC_MUST_USE enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length,
                                            const char *location, void **addr);
 /* Of mc_memory_alloc; waits as mc_memory_unregister does. MC_ERR_NOT_FOUND. */

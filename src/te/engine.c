@@ -177,6 +177,8 @@ static void register_engine_metrics(struct mc_engine *engine) {
                         "requests that failed but for their deadline", &engine->tasks_failed);
     mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_tasks_timed_out_total", "",
                         "requests that failed by their deadline", &engine->tasks_timed_out);
+    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_populated_bytes_total", "",
+                        "bytes of lent memory given their pages in advance", &engine->populated);
     mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_descriptor_fetches_total",
                         "", "segment descriptors asked for", &engine->refreshes);
     mc_metrics_register(engine->metrics, MC_METRIC_COUNTER,

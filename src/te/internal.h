@@ -203,6 +203,7 @@ struct mc_engine {
     size_t range_cap;
     uint64_t descriptor_estimate; /* bytes of JSON, rounded up */
     _Atomic uint64_t memory_generation;
+    struct mc_metric populated;
     pthread_mutex_t drain_lock; /* unregistering waits for users */
     pthread_cond_t drained;
     pthread_mutex_t descriptor_lock;
@@ -238,11 +239,20 @@ struct mc_engine {
     struct mc_metric notify_dropped;
 };
 
+/* populate.c */
+struct mc_populate;
+/* Gives a mapping its pages in the background, and counts their bytes. NULL when it is small or no
+ * thread can be had. */
+struct mc_populate *mc_populate_start(void *base, size_t length, struct mc_metric *ready);
+/* Before the mapping goes. NULL is allowed. */
+void mc_populate_stop(struct mc_populate *p);
+
 /* memory.c */
 struct mc_memory_entry {
     struct mc_memory base; /* first */
     struct mc_engine *engine;
-    bool allocated; /* by mc_memory_alloc: base.addr is a mapping of base.memfd */
+    bool allocated;               /* by mc_memory_alloc: base.addr is a mapping of base.memfd */
+    struct mc_populate *populate; /* of these; NULL = not filled in advance */
 };
 void mc_memory_init(struct mc_engine *engine);
 void mc_memory_destroy(struct mc_engine *engine);

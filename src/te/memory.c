@@ -222,7 +222,8 @@ static void retire(struct mc_engine *engine, struct mc_memory_entry *entry) {
 }
 
 static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t length,
-                          const char *location, unsigned flags, int memfd) {
+                          const char *location, unsigned flags, int memfd,
+                          struct mc_memory_entry **out) {
     struct mc_memory_entry *entry = mc_zalloc(sizeof(*entry));
     entry->engine = engine;
     entry->allocated = memfd >= 0;
@@ -250,8 +251,10 @@ static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t leng
     if (status != MC_OK) {
         retire(engine, entry);
         free(entry);
+        return status;
     }
-    return status;
+    *out = entry;
+    return MC_OK;
 }
 
 MC_PUBLIC enum mc_status mc_memory_register(struct mc_engine *engine, void *addr, size_t length,
@@ -263,7 +266,8 @@ MC_PUBLIC enum mc_status mc_memory_register(struct mc_engine *engine, void *addr
         (flags & ~(unsigned)MC_MEMORY_LOCAL_ONLY) != 0) {
         return MC_INVALID_PARAMS;
     }
-    return add(engine, start, length, location, flags, -1);
+    struct mc_memory_entry *entry;
+    return add(engine, start, length, location, flags, -1, &entry);
 }
 
 static void remove_entry(struct mc_engine *engine, struct mc_memory_entry *entry) {
@@ -339,10 +343,13 @@ MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length
     }
     /* Fewer page faults where the kernel allows huge pages for shared memory; a hint. */
     (void)madvise(ptr, mapped, MADV_HUGEPAGE);
-    status = add(engine, (uint64_t)(uintptr_t)ptr, length, location, 0, fd);
+    struct mc_memory_entry *entry = NULL;
+    status = add(engine, (uint64_t)(uintptr_t)ptr, length, location, 0, fd, &entry);
     if (status != MC_OK) {
         goto fail_map;
     }
+    entry->populate =
+        engine->options.lazy_memory ? NULL : mc_populate_start(ptr, mapped, &engine->populated);
     *addr = ptr;
     return MC_OK;
 fail_map:
@@ -353,6 +360,7 @@ fail_fd:
 }
 
 static void free_allocated(struct mc_memory_entry *entry) {
+    mc_populate_stop(entry->populate);
     munmap((void *)(uintptr_t)entry->base.addr, mapping_length(entry->base.length));
     close(entry->base.memfd);
     free(entry);
