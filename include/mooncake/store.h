@@ -85,6 +85,8 @@ struct mc_replicate_config {  /* zero-initialised = one replica, anywhere, no pi
     bool prefer_same_node;
     const char *const *group_ids; /* one a key, or NULL */
     size_t group_id_count;        /* the number of keys, else MC_INVALID_PARAMS */
+    bool without_soft_pin;        /* upsert: takes away the pin that the object has */
+    uint8_t data_type;            /* what it is, for people and tools; upstream's ObjectDataType */
 };
 
 struct mc_slice { /* one piece of a value in memory */
@@ -144,6 +146,103 @@ MC_MUST_USE enum mc_status mc_store_exist_batch(struct mc_store *s, const char *
 MC_MUST_USE enum mc_status mc_store_remove_batch(struct mc_store *s, const char *const *keys,
                                                  size_t count, bool force, enum mc_status *results);
 
+/* ---- parts of objects ---- */
+
+struct mc_store_range { /* bytes [offset, offset + length) of an object, and their place here */
+    void *ptr;
+    size_t length;
+    uint64_t offset;
+    enum mc_status status; /* set for every range */
+};
+struct mc_store_range_item {
+    const char *key;
+    struct mc_store_range *ranges;
+    size_t range_count;
+    size_t length;         /* set to how many bytes were moved */
+    enum mc_status status; /* set for every item: of the key as a whole */
+};
+/* Reads parts, of each key all from the same object. A range that leaves the object is
+ * MC_INVALID_PARAMS by itself, and the others are read; when the key failed, so has each range of
+ * it. An item whose ranges cover the whole object from its first byte on, in order, is verified
+ * against the checksum; others cannot be. */
+MC_MUST_USE enum mc_status mc_store_get_ranges(struct mc_store *s,
+                                               struct mc_store_range_item *items, size_t count);
+
+/* ---- sessions: objects moved piece by piece ---- */
+
+/* A session belongs to this store and a key; at most MC_STORE_SESSIONS_MAX of each kind are open
+ * (MC_ERR_LIMIT). A call that names a key without a session is MC_INVALID_PARAMS for that key.
+ *
+ * A put session reserves the object; it is readable after its end, and bytes that were never
+ * written have no defined value. It can be written for MC_STORE_PUT_SESSION_S seconds
+ * (MC_LEASE_EXPIRED), and after the master's put_start_discard_timeout another put of the key takes
+ * its place. */
+#define MC_STORE_SESSIONS_MAX  65536
+#define MC_STORE_PUT_SESSION_S 300
+
+/* MC_OBJECT_ALREADY_EXISTS; MC_INVALID_PARAMS (size 0, or a session of the key is open);
+ * MC_INVALID_REPLICA (the master gave no memory); else as mc_store_put. */
+MC_MUST_USE enum mc_status mc_store_put_session_start(struct mc_store *s, const char *const *keys,
+                                                      const uint64_t *sizes, size_t count,
+                                                      const struct mc_replicate_config *config,
+                                                      enum mc_status *results);
+/* An item with a range that leaves the reserved size is MC_INVALID_PARAMS and writes nothing. After
+ * MC_TRANSFER_FAIL the item's ranges may have been written or not; once a write has ended in doubt,
+ * so do all later calls on the session but its revocation. */
+MC_MUST_USE enum mc_status
+mc_store_put_session_write(struct mc_store *s, struct mc_store_range_item *items, size_t count);
+/* The object becomes readable and the session is over. On failure the session stays: end it again
+ * or revoke it. MC_OBJECT_REPLICA_BUSY: a write of the session is running. */
+MC_MUST_USE enum mc_status mc_store_put_session_end(struct mc_store *s, const char *const *keys,
+                                                    size_t count, enum mc_status *results);
+/* The reservation goes; one that the master no longer knows is success. The session stays only when
+ * the master did not answer (MC_RPC_FAIL, MC_RPC_TIMEOUT) or is still being written. */
+MC_MUST_USE enum mc_status mc_store_put_session_revoke(struct mc_store *s, const char *const *keys,
+                                                       size_t count, enum mc_status *results);
+
+/* A get session holds the object's lease: every read comes from the same object. Reads renew the
+ * lease; when it has ended (nothing was read for a lease's time, or the object went) a read is
+ * MC_LEASE_EXPIRED and the session is over. Starting a session again renews it. */
+MC_MUST_USE enum mc_status mc_store_get_session_start(struct mc_store *s, const char *const *keys,
+                                                      size_t count, enum mc_status *results);
+/* An item with a range that leaves the object is MC_INVALID_PARAMS and reads nothing. */
+MC_MUST_USE enum mc_status
+mc_store_get_session_read(struct mc_store *s, struct mc_store_range_item *items, size_t count);
+/* Keys without a session are passed over. */
+MC_MUST_USE enum mc_status mc_store_get_session_end(struct mc_store *s, const char *const *keys,
+                                                    size_t count);
+
+/* ---- copies, moves, single replicas ---- */
+
+struct mc_store_task_id {
+    uint64_t hi, lo;
+};
+struct mc_store_task {
+    struct mc_store_task_id id;
+    int type;                       /* 0 copy, 1 move */
+    int status;                     /* 0 pending, 1 processing, 2 failed, 3 success */
+    int64_t created_ms, updated_ms; /* since 1970 */
+    struct mc_store_task_id client; /* who carries it out */
+    char message[512];              /* cut when longer */
+};
+/* Asks the master to have the object copied to one more replica on each of the segments, or moved
+ * from one segment to another; the work is done by a node and is over when mc_store_task says so.
+ * MC_OBJECT_NOT_FOUND; MC_INVALID_PARAMS (no target, an unknown segment, source and target equal);
+ * MC_UNAVAILABLE_IN_CURRENT_STATUS (a target that is leaving); MC_TASK_PENDING_LIMIT_EXCEEDED. */
+MC_MUST_USE enum mc_status mc_store_copy(struct mc_store *s, const char *key,
+                                         const char *const *targets, size_t target_count,
+                                         struct mc_store_task_id *task);
+MC_MUST_USE enum mc_status mc_store_move(struct mc_store *s, const char *key, const char *source,
+                                         const char *target, struct mc_store_task_id *task);
+/* MC_TASK_NOT_FOUND: there was none, or it ended long ago. */
+MC_MUST_USE enum mc_status mc_store_task(struct mc_store *s, struct mc_store_task_id id,
+                                         struct mc_store_task *task);
+/* Takes away the replicas on `segment` (NULL or "" = all, and so the object) of the keys that this
+ * store has put, that are complete and that nobody has a lease on; cleared[i] says which. */
+MC_MUST_USE enum mc_status mc_store_clear_replicas(struct mc_store *s, const char *const *keys,
+                                                   size_t count, const char *segment,
+                                                   bool *cleared);
+
 /* ---- zero copy ---- */
 
 /* A read-only view of an object that lives on this host, without a copy. The view holds the
@@ -174,6 +273,7 @@ struct mc_replica_info {
     uint64_t size;
     uint64_t address;
     char endpoint[280];
+    char file_path[1024]; /* of types 2 and 4 */
 };
 /* Takes a lease like a get. Writes at most `capacity`; *count is how many there are. */
 MC_MUST_USE enum mc_status mc_store_replicas(struct mc_store *s, const char *key,

@@ -42,6 +42,7 @@ static void call_destroy(struct mc_ops_call *call) {
 
 void mc_ops_destroy(struct mc_ops *ops) {
     mc_ops_view_release_all(ops);
+    mc_ops_sessions_destroy(ops);
     while (ops->idle_calls != NULL) {
         struct mc_ops_call *call = ops->idle_calls;
         ops->idle_calls = call->next;

@@ -72,6 +72,43 @@ MC_MUST_USE enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
                                            struct mc_replica_info *replicas, size_t capacity,
                                            size_t *count);
 
+/* ---- parts of objects: mooncake/store.h says what each does ---- */
+
+MC_MUST_USE enum mc_status mc_ops_get_ranges(struct mc_ops *ops, struct mc_store_range_item *items,
+                                             size_t count);
+
+MC_MUST_USE enum mc_status mc_ops_put_session_start(struct mc_ops *ops, const char *const *keys,
+                                                    const uint64_t *sizes, size_t count,
+                                                    const struct mc_replicate_config *config,
+                                                    enum mc_status *results);
+MC_MUST_USE enum mc_status
+mc_ops_put_session_write(struct mc_ops *ops, struct mc_store_range_item *items, size_t count);
+MC_MUST_USE enum mc_status mc_ops_put_session_end(struct mc_ops *ops, const char *const *keys,
+                                                  size_t count, enum mc_status *results);
+MC_MUST_USE enum mc_status mc_ops_put_session_revoke(struct mc_ops *ops, const char *const *keys,
+                                                     size_t count, enum mc_status *results);
+/* Revokes the sessions that are still open, asking once. */
+void mc_ops_put_session_revoke_all(struct mc_ops *ops);
+
+MC_MUST_USE enum mc_status mc_ops_get_session_start(struct mc_ops *ops, const char *const *keys,
+                                                    size_t count, enum mc_status *results);
+MC_MUST_USE enum mc_status mc_ops_get_session_read(struct mc_ops *ops,
+                                                   struct mc_store_range_item *items, size_t count);
+MC_MUST_USE enum mc_status mc_ops_get_session_end(struct mc_ops *ops, const char *const *keys,
+                                                  size_t count);
+
+/* ---- copies, moves, single replicas ---- */
+
+MC_MUST_USE enum mc_status mc_ops_copy(struct mc_ops *ops, const char *key,
+                                       const char *const *targets, size_t target_count,
+                                       struct mc_uuid *task);
+MC_MUST_USE enum mc_status mc_ops_move(struct mc_ops *ops, const char *key, const char *source,
+                                       const char *target, struct mc_uuid *task);
+MC_MUST_USE enum mc_status mc_ops_task(struct mc_ops *ops, struct mc_uuid id,
+                                       struct mc_store_task *task);
+MC_MUST_USE enum mc_status mc_ops_clear_replicas(struct mc_ops *ops, const char *const *keys,
+                                                 size_t count, const char *segment, bool *cleared);
+
 /* ---- views ---- */
 
 struct mc_ops_view {

@@ -7,6 +7,10 @@
  * leases that are half used are renewed in one RPC. A key whose renewal was answered after its old
  * lease had ended begins again at byte 0: what it had read may be somebody else's bytes. Rounds are
  * bounded: each one moves bytes, uses up one of a key's attempts, or ends the chunk.
+ *
+ * Reading parts of objects is the same: a key's stream of bytes is then not the object but the
+ * caller's ranges, one after the other. A read of a session differs in that it brings the lease and
+ * the replicas with it and may not go on without them.
  */
 #include "client/ops_internal.h"
 
@@ -18,12 +22,16 @@
 
 struct get_key {
     struct mc_store_item *item;
+    struct mc_store_range *ranges; /* NULL = the whole object into item->slices */
+    size_t range_count;
+    struct mc_ops_lease *session; /* NULL = none */
     struct mc_str key;
     struct mw_replica_list list;
     const struct mw_replica *replica; /* being read; NULL = choose */
     size_t replica_index;
     uint64_t tried; /* bit per replica of `list` that failed */
-    uint64_t size;
+    uint64_t object_size;
+    uint64_t size;        /* of the stream: the object, or its ranges */
     uint64_t offset;      /* bytes read so far, from `replica`, under one unbroken lease */
     uint64_t round_bytes; /* asked for in this round */
     uint64_t lease_end_ns;
@@ -60,6 +68,60 @@ static void start_over(struct get_key *key, enum mc_status why) {
     }
 }
 
+/* ---- the stream of a key ---- */
+
+static size_t piece_count(const struct get_key *key) {
+    return key->ranges != NULL ? key->range_count : key->item->slice_count;
+}
+
+/* Piece i of the stream, which begins there at `begin`. */
+static struct mc_store_range piece(const struct get_key *key, size_t i, uint64_t begin) {
+    if (key->ranges == NULL) {
+        const struct mc_slice *slice = &key->item->slices[i];
+        return (struct mc_store_range){slice->ptr, slice->length, begin, MC_OK};
+    }
+    struct mc_store_range range = key->ranges[i];
+    range.length = range.status == MC_OK ? range.length : 0;
+    return range;
+}
+
+/* The object's size is known: how long is the stream of ranges? Those that leave the object are not
+ * part of it. */
+static enum mc_status measure_ranges(struct get_key *key) {
+    bool all = true;
+    key->size = 0;
+    for (size_t i = 0; i < key->range_count; i++) {
+        struct mc_store_range *range = &key->ranges[i];
+        bool inside = mc_range_inside(range->offset, range->length, 0, key->object_size);
+        if (!inside || __builtin_add_overflow(key->size, (uint64_t)range->length, &key->size)) {
+            range->status = MC_INVALID_PARAMS;
+            all = false;
+        }
+    }
+    return all || key->session == NULL ? MC_OK : MC_INVALID_PARAMS;
+}
+
+/* The stream is the object from its first byte to its last; *slices describes it. */
+static bool is_whole(struct mc_ops_call *call, const struct get_key *key,
+                     const struct mc_slice **slices) {
+    if (key->ranges == NULL) {
+        *slices = key->item->slices;
+        return true;
+    }
+    struct mc_slice *out = mc_arena_alloc(&call->arena, key->range_count * sizeof(*out));
+    uint64_t end = 0;
+    for (size_t i = 0; i < key->range_count; i++) {
+        const struct mc_store_range *range = &key->ranges[i];
+        if (range->status != MC_OK || range->offset != end) {
+            return false;
+        }
+        end += range->length;
+        out[i] = (struct mc_slice){range->ptr, range->length};
+    }
+    *slices = out;
+    return end == key->object_size;
+}
+
 /* ---- asking the master ---- */
 
 static uint64_t capacity_of(const struct mc_store_item *item) {
@@ -70,25 +132,26 @@ static uint64_t capacity_of(const struct mc_store_item *item) {
     return total;
 }
 
-static void take_lease(struct get_key *key, uint64_t asked_ns) {
-    uint64_t ttl_ns = mc_min_u64(key->list.lease_ttl_ms, UINT32_MAX) * MC_MS;
-    key->lease_end_ns = asked_ns + ttl_ns;
-    key->renew_at_ns = asked_ns + ttl_ns / 2;
+void mc_ops_lease_taken(struct mc_ops_lease *lease, uint64_t asked_ns) {
+    uint64_t ttl_ns = mc_min_u64(lease->list.lease_ttl_ms, UINT32_MAX) * MC_MS;
+    lease->end_ns = asked_ns + ttl_ns;
+    lease->renew_at_ns = asked_ns + ttl_ns / 2;
 }
 
-/* The first answer for a key: how large is it, and does it fit? */
-static void first_answer(struct get_key *key, const struct mw_e_list *answer, uint64_t asked_ns) {
-    if (answer->error != 0) {
-        finish(key, mc_ops_status(answer->error));
-        return;
-    }
-    key->list = answer->value;
-    take_lease(key, asked_ns);
+static void take_lease(struct get_key *key, uint64_t ttl_ms, uint64_t asked_ns) {
+    struct mc_ops_lease lease = {.list = {.lease_ttl_ms = ttl_ms}};
+    mc_ops_lease_taken(&lease, asked_ns);
+    key->lease_end_ns = lease.end_ns;
+    key->renew_at_ns = lease.renew_at_ns;
+}
+
+/* The replicas are known: how large is the object, and does it fit? */
+static void list_known(struct get_key *key) {
     const struct mw_replica *replica = key->list.replicas.items;
     size_t readable = 0;
     for (size_t i = 0; i < key->list.replicas.count; i++) {
         if (mc_ops_replica_readable(&replica[i])) {
-            key->size = mc_ops_replica_size(&replica[i]);
+            key->object_size = mc_ops_replica_size(&replica[i]);
             readable++;
         }
     }
@@ -96,12 +159,29 @@ static void first_answer(struct get_key *key, const struct mw_e_list *answer, ui
         finish(key, key->list.replicas.count > 0 ? MC_INVALID_REPLICA : MC_OBJECT_NOT_FOUND);
         return;
     }
+    enum mc_status fits = MC_OK;
+    if (key->ranges != NULL) {
+        fits = measure_ranges(key);
+    } else {
+        key->size = key->object_size;
+        fits = key->size > capacity_of(key->item) ? MC_BUFFER_OVERFLOW : MC_OK;
+    }
     key->item->length = key->size;
-    if (key->size > capacity_of(key->item)) {
-        finish(key, MC_BUFFER_OVERFLOW);
+    if (fits != MC_OK) {
+        finish(key, fits);
     } else if (key->size == 0) { /* ours stores none, but a loop must not depend on that */
         finish(key, MC_OK);
     }
+}
+
+static void first_answer(struct get_key *key, const struct mw_e_list *answer, uint64_t asked_ns) {
+    if (answer->error != 0) {
+        finish(key, mc_ops_status(answer->error));
+        return;
+    }
+    key->list = answer->value;
+    take_lease(key, answer->value.lease_ttl_ms, asked_ns);
+    list_known(key);
 }
 
 static bool same_place(const struct mw_replica *a, const struct mw_replica *b) {
@@ -122,11 +202,41 @@ static uint64_t carry_tried(const struct get_key *key, const struct mc_vec *list
     return tried;
 }
 
+/* The answer to the renewal of a session's lease. Its replicas stay those that it began with, less
+ * what the master does not name any more: no lease is on that. */
+static void session_renewed(struct get_key *key, const struct mw_e_list *answer, uint64_t asked_ns,
+                            uint64_t answered_ns) {
+    struct mw_replica *mine = key->list.replicas.items; /* the session's own copy */
+    const struct mw_replica *named = answer->value.replicas.items;
+    size_t left = 0;
+    for (size_t i = 0; i < key->list.replicas.count; i++) {
+        bool still = false;
+        for (size_t j = 0; answer->error == 0 && j < answer->value.replicas.count && !still; j++) {
+            still = mc_ops_replica_readable(&mine[i]) && same_place(&mine[i], &named[j]);
+        }
+        mine[i].status = still ? mine[i].status : MC_REPLICA_REMOVED;
+        left += still;
+    }
+    if (left == 0 || answered_ns >= key->lease_end_ns) {
+        finish(key, MC_LEASE_EXPIRED);
+        return;
+    }
+    take_lease(key, answer->value.lease_ttl_ms, asked_ns);
+    if (key->replica != NULL && !mc_ops_replica_readable(key->replica)) {
+        key->tried |= 1ull << key->replica_index;
+        start_over(key, MC_LEASE_EXPIRED);
+    }
+}
+
 /* The answer to a renewal. `answered_ns` decides whether the old lease still held when the new one
  * began. */
 static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_t asked_ns,
                     uint64_t answered_ns) {
     const struct mw_replica *replica = answer->value.replicas.items;
+    if (key->session != NULL) {
+        session_renewed(key, answer, asked_ns, answered_ns);
+        return;
+    }
     if (answer->error != 0) {
         finish(key, mc_ops_status(answer->error));
         return;
@@ -137,7 +247,7 @@ static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_
             key->list = answer->value;
             key->replica = &replica[i];
             key->replica_index = i;
-            take_lease(key, asked_ns);
+            take_lease(key, answer->value.lease_ttl_ms, asked_ns);
             return;
         }
     }
@@ -222,27 +332,29 @@ static void add_move(struct get_chunk *chunk, const struct mc_port_move *move, u
     chunk->owners[chunk->move_count++] = owner;
 }
 
-/* Asks for bytes [offset, offset + bytes) of the key, cut where the caller's slices are cut. */
+/* Asks for bytes [offset, offset + bytes) of the key's stream, cut where its pieces are cut. */
 static void add_moves(struct get_chunk *chunk, uint32_t index, uint64_t bytes) {
     struct get_key *key = &chunk->keys[index];
     uint64_t begin = key->offset;
     uint64_t end = key->offset + bytes;
-    uint64_t slice_begin = 0;
-    for (size_t i = 0; i < key->item->slice_count && slice_begin < end; i++) {
-        const struct mc_slice *slice = &key->item->slices[i];
-        uint64_t slice_end = slice_begin + slice->length;
-        uint64_t from = mc_max_u64(begin, slice_begin);
-        uint64_t to = mc_min_u64(end, slice_end);
+    uint64_t piece_begin = 0;
+    for (size_t i = 0; i < piece_count(key) && piece_begin < end; i++) {
+        struct mc_store_range part = piece(key, i, piece_begin);
+        uint64_t piece_end = piece_begin + part.length;
+        uint64_t from = mc_max_u64(begin, piece_begin);
+        uint64_t to = mc_min_u64(end, piece_end);
         if (from < to) {
+            uint64_t skip = from - piece_begin;
             struct mc_port_move move = {.op = MC_TRANSFER_READ,
-                                        .local = (char *)slice->ptr + (from - slice_begin),
+                                        .local = (char *)part.ptr + skip,
                                         .endpoint = key->replica->memory.endpoint,
-                                        .remote_addr = key->replica->memory.address + from,
+                                        .remote_addr =
+                                            key->replica->memory.address + part.offset + skip,
                                         .length = to - from,
                                         .status = MC_INTERNAL_ERROR};
             add_move(chunk, &move, index);
         }
-        slice_begin = slice_end;
+        piece_begin = piece_end;
     }
     key->round_bytes = bytes;
 }
@@ -279,7 +391,7 @@ static bool gather(struct get_chunk *chunk, bool *alternative) {
                 finish(key, key->failure);
                 continue;
             }
-            if (mc_ops_replica_size(key->replica) != key->size) { /* replicas that differ */
+            if (mc_ops_replica_size(key->replica) != key->object_size) { /* replicas that differ */
                 finish(key, MC_INVALID_REPLICA);
                 continue;
             }
@@ -303,9 +415,9 @@ static void verify(struct get_chunk *chunk, struct get_key *key, uint64_t now) {
         finish(key, MC_LEASE_EXPIRED);
         return;
     }
-    if (ops->checksum && key->list.checksum.has &&
-        mc_checksum_slices(key->item->slices, key->item->slice_count, key->size) !=
-            key->list.checksum.value) {
+    const struct mc_slice *slices;
+    if (ops->checksum && key->list.checksum.has && is_whole(chunk->call, key, &slices) &&
+        mc_checksum_slices(slices, piece_count(key), key->size) != key->list.checksum.value) {
         mc_metric_add(&ops->counters.checksum_mismatches, 1);
         mc_error("the bytes read are not the bytes written: key=%.*s replica=%llu endpoint=%.*s",
                  (int)key->key.len, key->key.ptr, (unsigned long long)key->replica->id,
@@ -371,8 +483,47 @@ static void read_chunk(struct get_chunk *chunk) {
 
 /* ---- the batch ---- */
 
-static size_t take_chunk(struct get_chunk *chunk, struct mc_store_item *items, size_t count) {
-    size_t limit = count < MC_STORE_BATCH_CHUNK ? count : MC_STORE_BATCH_CHUNK;
+/* What the caller asked for; `ranges` and `leases`, when not NULL, have one entry an item. */
+struct get_request {
+    struct mc_store_item *items;
+    struct mc_store_range_item *ranges;
+    struct mc_ops_lease *leases;
+    size_t count;
+};
+
+/* Looks at item i of the request; false when it cannot be read, which its status says. */
+static bool take_item(const struct get_request *request, size_t i, struct get_key *key) {
+    struct mc_store_item *item = &request->items[i];
+    *key = (struct get_key){.item = item, .failure = MC_TRANSFER_FAIL};
+    item->length = 0;
+    item->status = mc_ops_key(item->key, &key->key);
+    if (request->ranges != NULL) {
+        key->ranges = request->ranges[i].ranges;
+        key->range_count = request->ranges[i].range_count;
+    }
+    for (size_t n = 0; n < key->range_count; n++) {
+        key->ranges[n].status = MC_OK;
+    }
+    for (size_t n = 0; n < piece_count(key) && item->status == MC_OK; n++) {
+        struct mc_store_range part = piece(key, n, 0);
+        if (part.ptr == NULL && part.length > 0) {
+            item->status = MC_INVALID_PARAMS;
+        }
+    }
+    if (request->leases != NULL) {
+        key->session = &request->leases[i];
+        key->list = key->session->list;
+        key->lease_end_ns = key->session->end_ns;
+        key->renew_at_ns = key->session->renew_at_ns;
+    }
+    return item->status == MC_OK;
+}
+
+/* Takes items from number `first` on until a bound of one chunk is reached; returns how many it
+ * looked at. */
+static size_t take_chunk(struct get_chunk *chunk, const struct get_request *request, size_t first) {
+    size_t left = request->count - first;
+    size_t limit = left < MC_STORE_BATCH_CHUNK ? left : MC_STORE_BATCH_CHUNK;
     size_t key_bytes = 0;
     size_t i = 0;
     chunk->keys = mc_arena_alloc(&chunk->call->arena, limit * sizeof(*chunk->keys));
@@ -381,15 +532,8 @@ static size_t take_chunk(struct get_chunk *chunk, struct mc_store_item *items, s
     chunk->owners = NULL;
     chunk->move_capacity = 0;
     for (; i < limit; i++) {
-        struct get_key key = {.item = &items[i], .failure = MC_TRANSFER_FAIL};
-        items[i].length = 0;
-        items[i].status = mc_ops_key(items[i].key, &key.key);
-        for (size_t s = 0; s < items[i].slice_count && items[i].status == MC_OK; s++) {
-            if (items[i].slices[s].ptr == NULL && items[i].slices[s].length > 0) {
-                items[i].status = MC_INVALID_PARAMS;
-            }
-        }
-        if (items[i].status != MC_OK) {
+        struct get_key key;
+        if (!take_item(request, first + i, &key)) {
             continue;
         }
         key_bytes += key.key.len;
@@ -414,26 +558,86 @@ static void count_results(struct get_chunk *chunk) {
     mc_metric_add(&chunk->ops->counters.read_bytes, (int64_t)bytes);
 }
 
+static void ask_all(struct get_chunk *chunk) {
+    uint32_t *all = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*all));
+    for (size_t i = 0; i < chunk->count; i++) {
+        all[i] = (uint32_t)i;
+    }
+    ask(chunk, all, chunk->count, true);
+}
+
+/* The keys come with a lease; renews it when it wants that. */
+static void begin_sessions(struct get_chunk *chunk) {
+    for (size_t i = 0; i < chunk->count; i++) {
+        struct get_key *key = &chunk->keys[i];
+        if (mc_ops_now(chunk->ops) >= key->lease_end_ns) {
+            finish(key, MC_LEASE_EXPIRED);
+        } else {
+            list_known(key);
+        }
+    }
+    renew(chunk);
+}
+
+static void end_sessions(struct get_chunk *chunk) {
+    for (size_t i = 0; i < chunk->count; i++) {
+        chunk->keys[i].session->end_ns = chunk->keys[i].lease_end_ns;
+        chunk->keys[i].session->renew_at_ns = chunk->keys[i].renew_at_ns;
+    }
+}
+
+static void read_request(struct mc_ops *ops, const struct get_request *request) {
+    struct get_chunk chunk = {.ops = ops, .call = mc_ops_begin(ops)};
+    for (size_t done = 0; done < request->count;) {
+        done += take_chunk(&chunk, request, done);
+        if (chunk.count > 0) {
+            chunk.deadline_ns = mc_ops_deadline(ops);
+            if (request->leases != NULL) {
+                begin_sessions(&chunk);
+            } else {
+                ask_all(&chunk);
+            }
+            read_chunk(&chunk);
+            if (request->leases != NULL) {
+                end_sessions(&chunk);
+            }
+            count_results(&chunk);
+        }
+        mc_arena_reset(&chunk.call->arena);
+    }
+    mc_ops_end(ops, chunk.call);
+}
+
 enum mc_status mc_ops_get(struct mc_ops *ops, struct mc_store_item *items, size_t count) {
     if (count > 0 && items == NULL) {
         return MC_INVALID_PARAMS;
     }
-    struct get_chunk chunk = {.ops = ops, .call = mc_ops_begin(ops)};
-    for (size_t done = 0; done < count;) {
-        size_t taken = take_chunk(&chunk, items + done, count - done);
-        if (chunk.count > 0) {
-            chunk.deadline_ns = mc_ops_deadline(ops);
-            uint32_t *all = mc_arena_alloc(&chunk.call->arena, chunk.count * sizeof(*all));
-            for (size_t i = 0; i < chunk.count; i++) {
-                all[i] = (uint32_t)i;
-            }
-            ask(&chunk, all, chunk.count, true);
-            read_chunk(&chunk);
-            count_results(&chunk);
-        }
-        mc_arena_reset(&chunk.call->arena);
-        done += taken;
+    read_request(ops, &(struct get_request){.items = items, .count = count});
+    return MC_OK;
+}
+
+void mc_ops_read_ranges(struct mc_ops *ops, struct mc_store_range_item *ranges, size_t count,
+                        struct mc_ops_lease *leases) {
+    struct mc_store_item *items = mc_alloc((count + 1) * sizeof(*items));
+    for (size_t i = 0; i < count; i++) {
+        items[i] = (struct mc_store_item){.key = ranges[i].key};
     }
-    mc_ops_end(ops, chunk.call);
+    read_request(ops, &(struct get_request){items, ranges, leases, count});
+    for (size_t i = 0; i < count; i++) {
+        ranges[i].status = items[i].status;
+        ranges[i].length = items[i].status == MC_OK ? items[i].length : 0;
+        for (size_t n = 0; n < ranges[i].range_count && items[i].status != MC_OK; n++) {
+            ranges[i].ranges[n].status = items[i].status;
+        }
+    }
+    free(items);
+}
+
+enum mc_status mc_ops_get_ranges(struct mc_ops *ops, struct mc_store_range_item *items,
+                                 size_t count) {
+    if (count > 0 && items == NULL) {
+        return MC_INVALID_PARAMS;
+    }
+    mc_ops_read_ranges(ops, items, count, NULL);
     return MC_OK;
 }

@@ -24,6 +24,13 @@ struct mc_ops_call {
 #define OPS_CHUNK_VALUE_BYTES (256u << 20)
 #define OPS_CLEANUP_MS        1000 /* what a failed put may add to its time to revoke itself */
 
+/* Open sessions by key: session.h. Guarded by ops->lock. */
+#define OPS_SESSION_BUCKETS 1024
+struct mc_ops_sessions {
+    struct mc_session *buckets[OPS_SESSION_BUCKETS];
+    size_t count;
+};
+
 struct mc_ops {
     struct mc_port *port;
     struct mc_uuid client;
@@ -41,6 +48,8 @@ struct mc_ops {
     struct mc_ops_call *idle_calls;
     struct mc_list views;
     size_t view_count;
+    struct mc_ops_sessions puts, gets;
+    uint64_t session_serial;
 };
 
 struct mc_ops_call *mc_ops_begin(struct mc_ops *ops);
@@ -68,8 +77,28 @@ MC_MUST_USE enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_ops_ca
                                             struct mc_vec *ret, size_t expected,
                                             uint64_t deadline_ns, enum mc_ops_repeat repeat);
 
+/* The wire's words for what a caller asked for; groups[] = one a key of the request, or NULL. */
+void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
+                        const struct mc_replicate_config *config, struct mc_str *groups,
+                        size_t key_count, struct mw_replicate_config *wire);
+/* An id that no other put has. */
+struct mc_uuid mc_ops_fresh_writer(struct mc_ops *ops);
+
+/* What a reader knows of an object that it has a lease on. */
+struct mc_ops_lease {
+    struct mw_replica_list list;
+    uint64_t end_ns, renew_at_ns;
+};
+/* Reads the ranges of each item. With `leases`, one an item, every read is of the replicas named
+ * there while that very lease goes on, and what became of it is written back; else the master is
+ * asked. Like mc_ops_get in all other things. */
+void mc_ops_read_ranges(struct mc_ops *ops, struct mc_store_range_item *items, size_t count,
+                        struct mc_ops_lease *leases);
+void mc_ops_lease_taken(struct mc_ops_lease *lease, uint64_t asked_ns);
+
 /* At the end of the ops: gives back views that the application forgot. */
 void mc_ops_view_release_all(struct mc_ops *ops);
+void mc_ops_sessions_destroy(struct mc_ops *ops);
 
 /* MC_INVALID_KEY unless 1 to MC_STORE_KEY_MAX bytes. */
 MC_MUST_USE enum mc_status mc_ops_key(const char *key, struct mc_str *out);

@@ -203,6 +203,12 @@ static void describe(const struct mw_replica *replica, struct mc_replica_info *i
     } else if (replica->tag == MW_TAG_LOCAL_DISK) {
         endpoint = replica->local_disk.endpoint;
     }
+    if (replica->tag == MW_TAG_DISK || replica->tag == MW_TAG_DFS) {
+        struct mc_str path =
+            replica->tag == MW_TAG_DISK ? replica->disk.file_path : replica->dfs.file_path;
+        snprintf(info->file_path, sizeof(info->file_path), "%.*s", (int)path.len,
+                 path.len ? path.ptr : "");
+    }
     snprintf(info->endpoint, sizeof(info->endpoint), "%.*s", (int)endpoint.len,
              endpoint.len ? endpoint.ptr : "");
 }

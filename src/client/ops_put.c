@@ -58,31 +58,42 @@ static struct mc_vec strings(struct mc_ops_call *call, const char *const *list, 
     return (struct mc_vec){out, count};
 }
 
-/* The wire's configuration for the chunk's keys; items[0] is number `first` of the whole batch, to
- * which the caller's group ids belong. */
-static void fill_config(struct put_chunk *chunk, const struct mc_replicate_config *config,
-                        size_t first, const struct mc_store_item *items) {
-    struct mw_replicate_config *wire = &chunk->config;
-    *wire = (struct mw_replicate_config){.replica_num = 1, .host_id = chunk->ops->host_id};
+void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
+                        const struct mc_replicate_config *config, struct mc_str *groups,
+                        size_t key_count, struct mw_replicate_config *wire) {
+    *wire = (struct mw_replicate_config){.replica_num = 1, .host_id = ops->host_id};
     if (config == NULL) {
         return;
     }
     wire->replica_num = config->replica_num != 0 ? config->replica_num : 1;
-    wire->soft_pin_action = config->with_soft_pin ? MC_SOFT_PIN_ENABLE : MC_SOFT_PIN_PRESERVE;
+    wire->soft_pin_action = config->with_soft_pin      ? MC_SOFT_PIN_ENABLE
+                            : config->without_soft_pin ? MC_SOFT_PIN_DISABLE
+                                                       : MC_SOFT_PIN_PRESERVE;
     wire->soft_pin_ttl_ms =
         (struct mw_opt_u64){config->soft_pin_ttl_ms != 0, config->soft_pin_ttl_ms};
     wire->with_hard_pin = config->with_hard_pin;
     wire->prefer_alloc_in_same_node = config->prefer_same_node;
+    wire->data_type = config->data_type;
     wire->preferred_segments =
-        strings(chunk->call, config->preferred_segments, config->preferred_segment_count);
-    if (config->group_ids != NULL) {
-        struct mc_str *groups = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*groups));
+        strings(call, config->preferred_segments, config->preferred_segment_count);
+    if (groups != NULL) {
+        wire->group_ids = (struct mw_opt_strs){true, {groups, key_count}};
+    }
+}
+
+/* The wire's configuration for the chunk's keys; items[0] is number `first` of the whole batch, to
+ * which the caller's group ids belong. */
+static void fill_config(struct put_chunk *chunk, const struct mc_replicate_config *config,
+                        size_t first, const struct mc_store_item *items) {
+    struct mc_str *groups = NULL;
+    if (config != NULL && config->group_ids != NULL) {
+        groups = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*groups));
         for (size_t i = 0; i < chunk->count; i++) {
             groups[i] =
                 mc_str_from(config->group_ids[first + (size_t)(chunk->keys[i].item - items)]);
         }
-        wire->group_ids = (struct mw_opt_strs){true, {groups, chunk->count}};
     }
+    mc_ops_wire_config(chunk->ops, chunk->call, config, groups, chunk->count, &chunk->config);
 }
 
 static enum mc_status total_length(const struct mc_store_item *item, uint64_t *length) {
@@ -459,7 +470,7 @@ static void count_results(struct put_chunk *chunk) {
     mc_metric_add(&counters->written_bytes, (int64_t)bytes);
 }
 
-static struct mc_uuid fresh_writer(struct mc_ops *ops) {
+struct mc_uuid mc_ops_fresh_writer(struct mc_ops *ops) {
     uint64_t n = atomic_fetch_add_explicit(&ops->put_counter, 1, memory_order_relaxed) + 1;
     return (struct mc_uuid){ops->client.hi, ops->client.lo + n};
 }
@@ -476,7 +487,7 @@ enum mc_status mc_ops_put(struct mc_ops *ops, struct mc_store_item *items, size_
     for (size_t done = 0; done < count;) {
         size_t taken = take_chunk(&chunk, items + done, count - done);
         if (chunk.count > 0) {
-            chunk.writer = fresh_writer(ops);
+            chunk.writer = mc_ops_fresh_writer(ops);
             chunk.deadline_ns = mc_ops_deadline(ops);
             fill_config(&chunk, config, done, items + done);
             start(&chunk);

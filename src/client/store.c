@@ -158,6 +158,85 @@ MC_PUBLIC enum mc_status mc_store_replicas(struct mc_store *s, const char *key,
     return mc_ops_replicas(s->ops, key, replicas, capacity, count);
 }
 
+/* ---- parts, sessions, tasks ---- */
+
+MC_PUBLIC enum mc_status mc_store_get_ranges(struct mc_store *s, struct mc_store_range_item *items,
+                                             size_t count) {
+    MC_TRY(check(s));
+    uint64_t begin = mc_now_ns(mc_clock_system());
+    MC_TRY(mc_ops_get_ranges(s->ops, items, count));
+    observe(&s->latency.get_batch, begin);
+    return MC_OK;
+}
+
+MC_PUBLIC enum mc_status mc_store_put_session_start(struct mc_store *s, const char *const *keys,
+                                                    const uint64_t *sizes, size_t count,
+                                                    const struct mc_replicate_config *config,
+                                                    enum mc_status *results) {
+    MC_TRY(check(s));
+    return mc_ops_put_session_start(s->ops, keys, sizes, count, config, results);
+}
+
+MC_PUBLIC enum mc_status
+mc_store_put_session_write(struct mc_store *s, struct mc_store_range_item *items, size_t count) {
+    MC_TRY(check(s));
+    return mc_ops_put_session_write(s->ops, items, count);
+}
+
+MC_PUBLIC enum mc_status mc_store_put_session_end(struct mc_store *s, const char *const *keys,
+                                                  size_t count, enum mc_status *results) {
+    return mc_ops_put_session_end(s->ops, keys, count, results);
+}
+
+MC_PUBLIC enum mc_status mc_store_put_session_revoke(struct mc_store *s, const char *const *keys,
+                                                     size_t count, enum mc_status *results) {
+    return mc_ops_put_session_revoke(s->ops, keys, count, results);
+}
+
+MC_PUBLIC enum mc_status mc_store_get_session_start(struct mc_store *s, const char *const *keys,
+                                                    size_t count, enum mc_status *results) {
+    MC_TRY(check(s));
+    return mc_ops_get_session_start(s->ops, keys, count, results);
+}
+
+MC_PUBLIC enum mc_status
+mc_store_get_session_read(struct mc_store *s, struct mc_store_range_item *items, size_t count) {
+    MC_TRY(check(s));
+    return mc_ops_get_session_read(s->ops, items, count);
+}
+
+MC_PUBLIC enum mc_status mc_store_get_session_end(struct mc_store *s, const char *const *keys,
+                                                  size_t count) {
+    return mc_ops_get_session_end(s->ops, keys, count);
+}
+
+MC_PUBLIC enum mc_status mc_store_copy(struct mc_store *s, const char *key,
+                                       const char *const *targets, size_t target_count,
+                                       struct mc_store_task_id *task) {
+    struct mc_uuid id;
+    MC_TRY(mc_ops_copy(s->ops, key, targets, target_count, &id));
+    *task = (struct mc_store_task_id){id.hi, id.lo};
+    return MC_OK;
+}
+
+MC_PUBLIC enum mc_status mc_store_move(struct mc_store *s, const char *key, const char *source,
+                                       const char *target, struct mc_store_task_id *task) {
+    struct mc_uuid id;
+    MC_TRY(mc_ops_move(s->ops, key, source, target, &id));
+    *task = (struct mc_store_task_id){id.hi, id.lo};
+    return MC_OK;
+}
+
+MC_PUBLIC enum mc_status mc_store_task(struct mc_store *s, struct mc_store_task_id id,
+                                       struct mc_store_task *task) {
+    return mc_ops_task(s->ops, (struct mc_uuid){id.hi, id.lo}, task);
+}
+
+MC_PUBLIC enum mc_status mc_store_clear_replicas(struct mc_store *s, const char *const *keys,
+                                                 size_t count, const char *segment, bool *cleared) {
+    return mc_ops_clear_replicas(s->ops, keys, count, segment, cleared);
+}
+
 /* ---- views and buffers ---- */
 
 MC_PUBLIC enum mc_status mc_store_view(struct mc_store *s, const char *key,

@@ -366,6 +366,7 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
 static void store_destroy(struct mc_store *store) {
     stop_heartbeat(store);
     if (store->ops != NULL) {
+        mc_ops_put_session_revoke_all(store->ops);
         if (store->node.segment.size > 0) {
             enum mc_status status = mc_ops_unmount(store->ops, &store->node);
             if (status != MC_OK) {

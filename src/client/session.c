@@ -1,0 +1,77 @@
+/* The tables of sessions. See client/session.h. */
+#include "client/session.h"
+
+#include "base/log.h"
+
+struct mc_session **mc_session_find_locked(struct mc_ops_sessions *table, struct mc_str key) {
+    struct mc_session **at = &table->buckets[mc_hash64(key.ptr, key.len, 0) % OPS_SESSION_BUCKETS];
+    while (*at != NULL && !mc_str_eq((*at)->key, key)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+void mc_session_free(struct mc_session *session) {
+    mc_arena_free(&session->arena);
+    free((char *)session->key.ptr);
+    free(session);
+}
+
+void mc_session_remove_locked(struct mc_ops_sessions *table, struct mc_session **at) {
+    struct mc_session *session = *at;
+    *at = session->next;
+    table->count--;
+    mc_session_free(session);
+}
+
+void mc_session_copy_list(struct mc_arena *arena, const struct mw_replica_list *from,
+                          struct mw_replica_list *to) {
+    size_t count = from->replicas.count;
+    const struct mw_replica *source = from->replicas.items;
+    struct mw_replica *copy = mc_arena_alloc(arena, (count + 1) * sizeof(*copy));
+    for (size_t i = 0; i < count; i++) {
+        copy[i] = source[i];
+        if (copy[i].tag == MW_TAG_MEMORY) {
+            copy[i].memory.endpoint = mc_arena_str(arena, source[i].memory.endpoint);
+            copy[i].memory.protocol = (struct mc_str){"", 0};
+        } else { /* never read by a session: what it points to is not kept */
+            copy[i] = (struct mw_replica){.id = source[i].id, .tag = MW_TAG_DISK};
+        }
+    }
+    *to = *from;
+    to->replicas = (struct mc_vec){copy, count};
+}
+
+struct mc_session *mc_session_make(struct mc_str key, const struct mw_replica_list *list) {
+    struct mc_session *session = mc_zalloc(sizeof(*session));
+    session->key = (struct mc_str){mc_str_dup(key), key.len};
+    mc_session_copy_list(&session->arena, list, &session->lease.list);
+    return session;
+}
+
+bool mc_session_add_locked(struct mc_ops_sessions *table, struct mc_session **at,
+                           struct mc_session *session) {
+    if (table->count >= MC_STORE_SESSIONS_MAX) {
+        mc_session_free(session);
+        return false;
+    }
+    *at = session;
+    table->count++;
+    return true;
+}
+
+static void destroy_table(struct mc_ops_sessions *table) {
+    for (size_t b = 0; b < OPS_SESSION_BUCKETS; b++) {
+        while (table->buckets[b] != NULL) {
+            mc_session_remove_locked(table, &table->buckets[b]);
+        }
+    }
+}
+
+void mc_ops_sessions_destroy(struct mc_ops *ops) {
+    if (ops->puts.count > 0) {
+        mc_warn("put sessions are left to the master's timeouts: count=%zu", ops->puts.count);
+    }
+    destroy_table(&ops->puts);
+    destroy_table(&ops->gets);
+}
