@@ -4,7 +4,10 @@ pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 file(GLOB_RECURSE MC_TEST_HELPERS CONFIGURE_DEPENDS tests/support/*.c)
 add_library(mooncake_test_support STATIC ${MC_TEST_HELPERS})
 target_include_directories(mooncake_test_support PUBLIC tests)
-target_link_libraries(mooncake_test_support PUBLIC mooncake_cmd mooncake_static PkgConfig::CMOCKA)
+# Upstream's C interfaces are libraries of their own for users, and part of the program in tests.
+add_library(mooncake_abi_static STATIC ${MC_ABI_transfer_engine} ${MC_ABI_mooncake_store})
+target_link_libraries(mooncake_abi_static PUBLIC mooncake_static)
+target_link_libraries(mooncake_test_support PUBLIC mooncake_cmd mooncake_abi_static mooncake_static PkgConfig::CMOCKA)
 
 file(GLOB_RECURSE MC_TESTS_FOUND CONFIGURE_DEPENDS tests/*/test_*.c)
 # Other .c files of tests/<label>/ are what the label's tests share.

@@ -89,6 +89,14 @@ void mc_engine_destroy(struct mc_engine *engine);
 /* What peers pass to mc_segment_open. Valid as long as the engine. */
 const char *mc_engine_name(const struct mc_engine *engine);
 uint16_t mc_engine_rpc_port(const struct mc_engine *engine);
+/* The address that peers are told. Valid as long as the engine. */
+const char *mc_engine_host(const struct mc_engine *engine);
+/* Names of the transports that run on this machine ("local", "shm", "tcp"...), by number from 0;
+ * NULL behind the last. */
+const char *mc_engine_transport(const struct mc_engine *engine, unsigned index);
+/* Takes the engine's name out of the metadata service, for good: peers that know the segment go on,
+ * others no longer find it. Nothing to do with P2P. */
+void mc_engine_withdraw(struct mc_engine *engine);
 
 /* An absolute deadline `ms` from now, for the functions below; MC_WAIT_FOREVER never passes.
  * Nanoseconds of CLOCK_MONOTONIC. */
@@ -200,6 +208,10 @@ MC_MUST_USE enum mc_status mc_batch_notify(struct mc_batch *batch, mc_segment_id
 /* How task number `task` stands. MC_TASK_NOT_FOUND. */
 MC_MUST_USE enum mc_status mc_batch_task(struct mc_batch *batch, size_t task,
                                          struct mc_transfer_status *status);
+/* Gives a task up: it has ended when this returns, as MC_TRANSFER_FAILED with MC_ERR_CANCELLED
+ * unless it ended otherwise before, and nothing of it touches local memory any more.
+ * MC_TASK_NOT_FOUND. */
+MC_MUST_USE enum mc_status mc_batch_cancel(struct mc_batch *batch, size_t task);
 /* Waits until every task has ended. MC_OK: all completed. MC_ERR_TIMEOUT: the deadline passed and
  * tasks go on, or a task has failed by its own deadline (mc_batch_task and mc_batch_free tell
  * which). Else the error of the task that failed first. */

@@ -11,7 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum mc_log_level mc_log_threshold = MC_LOG_INFO;
+#include "base/export.h"
+
+MC_PUBLIC enum mc_log_level mc_log_threshold = MC_LOG_INFO;
 
 static const char *const LEVEL_NAMES[] = {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "OFF"};
 
@@ -36,7 +38,8 @@ __attribute__((constructor)) static void log_read_environment(void) {
     }
 }
 
-void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...) {
+MC_PUBLIC void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format,
+                            ...) {
     char text[2048];
     int saved_errno = errno;
     struct timespec now;

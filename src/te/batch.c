@@ -617,21 +617,41 @@ MC_PUBLIC enum mc_status mc_batch_notify(struct mc_batch *batch, mc_segment_id s
     return MC_OK;
 }
 
-MC_PUBLIC enum mc_status mc_batch_task(struct mc_batch *batch, size_t index,
-                                       struct mc_transfer_status *status) {
-    if (batch->engine != NULL && !is_done(batch)) {
-        (void)expire(batch, now_ns());
-    }
+static struct mc_transfer_task *find_task(struct mc_batch *batch, size_t index) {
     pthread_mutex_lock(&batch->lock);
     struct mc_chunk *chunk = batch->chunks;
     while (chunk != NULL && chunk->first > index) {
         chunk = chunk->next;
     }
     pthread_mutex_unlock(&batch->lock);
-    if (chunk == NULL || index >= chunk->first + chunk->count) {
+    return chunk == NULL || index >= chunk->first + chunk->count
+               ? NULL
+               : &chunk->tasks[index - chunk->first];
+}
+
+MC_PUBLIC enum mc_status mc_batch_cancel(struct mc_batch *batch, size_t index) {
+    struct mc_transfer_task *task = find_task(batch, index);
+    int32_t none = MC_OK;
+    if (task == NULL) {
         return MC_TASK_NOT_FOUND;
     }
-    struct mc_transfer_task *task = &chunk->tasks[index - chunk->first];
+    atomic_compare_exchange_strong_explicit(&task->cancel, &none, MC_ERR_CANCELLED,
+                                            memory_order_acq_rel, memory_order_relaxed);
+    while (batch->engine != NULL && !cancel_task(batch->engine, task)) {
+        nanosleep(&(struct timespec){0, CANCEL_PAUSE_NS}, NULL);
+    }
+    return MC_OK;
+}
+
+MC_PUBLIC enum mc_status mc_batch_task(struct mc_batch *batch, size_t index,
+                                       struct mc_transfer_status *status) {
+    if (batch->engine != NULL && !is_done(batch)) {
+        (void)expire(batch, now_ns());
+    }
+    struct mc_transfer_task *task = find_task(batch, index);
+    if (task == NULL) {
+        return MC_TASK_NOT_FOUND;
+    }
     status->state = atomic_load_explicit(&task->state, memory_order_acquire);
     status->error = is_final(status->state)
                         ? (enum mc_status)atomic_load_explicit(&task->error, memory_order_relaxed)

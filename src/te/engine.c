@@ -360,6 +360,17 @@ MC_PUBLIC uint16_t mc_engine_rpc_port(const struct mc_engine *engine) {
     return engine->rpc_port;
 }
 
+MC_PUBLIC const char *mc_engine_host(const struct mc_engine *engine) {
+    return engine->host;
+}
+MC_PUBLIC const char *mc_engine_transport(const struct mc_engine *engine, unsigned index) {
+    return index < engine->transport_count ? engine->transports[index]->ops->name : NULL;
+}
+
+MC_PUBLIC void mc_engine_withdraw(struct mc_engine *engine) {
+    mc_publish_stop(engine);
+}
+
 MC_PUBLIC char *mc_engine_metrics(struct mc_engine *engine) {
     struct mc_buf text = {0};
     mc_metrics_print(engine->metrics, &text);
@@ -369,9 +380,6 @@ MC_PUBLIC char *mc_engine_metrics(struct mc_engine *engine) {
 
 const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine) {
     return &engine->options;
-}
-const char *mc_engine_host(const struct mc_engine *engine) {
-    return engine->host;
 }
 struct mc_uuid mc_engine_id(const struct mc_engine *engine) {
     return engine->id;

@@ -215,6 +215,7 @@ struct mc_engine {
     struct mc_timer publish_timer;
     struct mc_job publish_job;
     _Atomic bool publish_busy; /* the job is queued or runs */
+    _Atomic bool withdrawn;    /* nothing is published any more */
     struct mc_metric republished;
 
     /* segment.c */

@@ -12,7 +12,8 @@
 #define LOOK_EVERY_NS (5 * MC_SEC)
 
 enum mc_status mc_publish_memory(struct mc_engine *engine) {
-    if (mc_meta_is_p2p(engine->meta)) {
+    if (mc_meta_is_p2p(engine->meta) ||
+        atomic_load_explicit(&engine->withdrawn, memory_order_acquire)) {
         return MC_OK;
     }
     struct mc_buf text = {0};
@@ -95,7 +96,8 @@ enum mc_status mc_publish_start(struct mc_engine *engine) {
 }
 
 void mc_publish_stop(struct mc_engine *engine) {
-    if (mc_meta_is_p2p(engine->meta)) {
+    if (mc_meta_is_p2p(engine->meta) ||
+        atomic_exchange_explicit(&engine->withdrawn, true, memory_order_acq_rel)) {
         return;
     }
     mc_reactor_call(engine->reactors[0], stop_timer, engine);

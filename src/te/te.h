@@ -221,7 +221,6 @@ MC_MUST_USE enum mc_status mc_engine_create_with(const struct mc_engine_options 
 /* What transports need of the engine. */
 /* Numbers hold no 0 = default. */
 const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine);
-const char *mc_engine_host(const struct mc_engine *engine); /* the address told to peers */
 struct mc_uuid mc_engine_id(const struct mc_engine *engine);
 /* Of this host's kernel; "" when unknown. */
 const char *mc_engine_boot_id(const struct mc_engine *engine);

@@ -146,7 +146,7 @@ class Agent:
     # -- engine: memory here, which peers address
 
     def open_engine(self, metadata):
-        self.engine = self.backend.Engine(metadata)
+        self.engine = (self.backend.EngineC if os.environ.get("MOONCAKE_TEST_ABI") else self.backend.Engine)(metadata)
 
     def fill(self, address, seed, size):
         ctypes.memmove(address, value(seed, size), size)

@@ -1,5 +1,6 @@
 """The agent's face of our library, by ctypes on libmooncake.so: mooncake/store.h and mooncake/transfer.h (which have
-everything), and the upstream-compatible C ABI, compat/store_c.h, for the calls that it has (class StoreC)."""
+everything), and the upstream-compatible C ABIs, each from its own thin library: compat/store_c.h (class StoreC) and
+compat/transfer_engine_c.h (class EngineC), for the calls that they have."""
 import ctypes
 import os
 from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint,
@@ -252,37 +253,45 @@ class Store:
 
 # ---- compat/store_c.h ----
 
+
+def thin_library(name):
+    return ctypes.CDLL(os.path.join(os.path.dirname(os.environ["MOONCAKE_LIBRARY"]), name))
+
+
+abi = thin_library("libmooncake_store.so")
+
+
 class StoreC(Store):
     """The same agent through the C ABI that upstream's Go and Rust bindings load; what the ABI lacks stays Store's (the
     two handles are two clients of the cluster)."""
 
     def __init__(self, master, metadata, segment, buffer):
         super().__init__(master, metadata, 0, buffer)
-        lib.mooncake_store_create.restype = c_void_p
+        abi.mooncake_store_create.restype = c_void_p
         for name in ("get_into", "get_size", "remove_by_regex", "remove_all"):
-            getattr(lib, f"mooncake_store_{name}").restype = c_int64
-        self.c = c_void_p(lib.mooncake_store_create())
-        status = lib.mooncake_store_setup(self.c, b"127.0.0.1", metadata.encode(), c_uint64(segment),
+            getattr(abi, f"mooncake_store_{name}").restype = c_int64
+        self.c = c_void_p(abi.mooncake_store_create())
+        status = abi.mooncake_store_setup(self.c, b"127.0.0.1", metadata.encode(), c_uint64(segment),
                                           c_uint64(buffer), b"tcp", b"", master.encode())
         if status:
             raise AssertionError(f"mooncake_store_setup: {status}")
 
     def hostname(self):
         text = ctypes.create_string_buffer(300)
-        if lib.mooncake_store_get_hostname(self.c, text, c_size_t(300)):
+        if abi.mooncake_store_get_hostname(self.c, text, c_size_t(300)):
             raise AssertionError("mooncake_store_get_hostname")
         return text.value.decode()
 
     def health(self):
-        return lib.mooncake_store_health_check(self.c)
+        return abi.mooncake_store_health_check(self.c)
 
     def put(self, key, data, **config):
         if config:
             return super().put(key, data, **config)
-        return lib.mooncake_store_put(self.c, key.encode(), data, c_size_t(len(data)), None)
+        return abi.mooncake_store_put(self.c, key.encode(), data, c_size_t(len(data)), None)
 
     def size(self, key):
-        return lib.mooncake_store_get_size(self.c, key.encode())
+        return abi.mooncake_store_get_size(self.c, key.encode())
 
     def get(self, key):
         size = self.size(key)
@@ -291,65 +300,65 @@ class StoreC(Store):
         if size < 0:
             raise AssertionError(f"mooncake_store_get_size {key}: {size}")
         buffer = ctypes.create_string_buffer(size)
-        got = lib.mooncake_store_get_into(self.c, key.encode(), c_void_p(ctypes.addressof(buffer)), c_size_t(size))
+        got = abi.mooncake_store_get_into(self.c, key.encode(), c_void_p(ctypes.addressof(buffer)), c_size_t(size))
         if got != size:
             raise AssertionError(f"mooncake_store_get_into {key}: {got}")
         return buffer.raw
 
     def _with_buffer(self, pieces, call):
         size = max(sum(pieces.sizes), 1)
-        if lib.mooncake_store_register_buffer(self.c, c_void_p(pieces.address), c_size_t(size)):
+        if abi.mooncake_store_register_buffer(self.c, c_void_p(pieces.address), c_size_t(size)):
             raise AssertionError("mooncake_store_register_buffer")
         result = call((c_void_p * len(pieces.sizes))(*[pieces.address + e for e in pieces.edges]),
                       (c_size_t * len(pieces.sizes))(*pieces.sizes))
-        if lib.mooncake_store_unregister_buffer(self.c, c_void_p(pieces.address)):
+        if abi.mooncake_store_unregister_buffer(self.c, c_void_p(pieces.address)):
             raise AssertionError("mooncake_store_unregister_buffer")
         return result
 
     def put_from(self, key, data):
-        return self._with_buffer(Pieces([key], [len(data)], [data]), lambda p, n: lib.mooncake_store_put_from(
+        return self._with_buffer(Pieces([key], [len(data)], [data]), lambda p, n: abi.mooncake_store_put_from(
             self.c, key.encode(), c_void_p(p[0]), c_size_t(n[0]), None))
 
     def batch_put_from(self, keys, values):
         results = (c_int * len(keys))()
         status = self._with_buffer(Pieces(keys, [len(v) for v in values], values),
-                                   lambda p, n: lib.mooncake_store_batch_put_from(
+                                   lambda p, n: abi.mooncake_store_batch_put_from(
                                        self.c, strings(keys), p, n, c_size_t(len(keys)), None, results))
         return list(results) if status == 0 else status
 
     def get_into(self, key, size):
         pieces = Pieces([key], [size])
-        got = self._with_buffer(pieces, lambda p, n: lib.mooncake_store_get_into(
+        got = self._with_buffer(pieces, lambda p, n: abi.mooncake_store_get_into(
             self.c, key.encode(), c_void_p(p[0]), c_size_t(n[0])))
         return pieces.memory.raw[:size] if got == size else None
 
     def batch_get_into(self, keys, sizes):
         pieces, results = Pieces(keys, sizes), (c_int64 * len(keys))()
-        status = self._with_buffer(pieces, lambda p, n: lib.mooncake_store_batch_get_into(
+        status = self._with_buffer(pieces, lambda p, n: abi.mooncake_store_batch_get_into(
             self.c, strings(keys), p, n, c_size_t(len(keys)), results))
         if status:
             raise AssertionError(f"mooncake_store_batch_get_into: {status}")
         return [pieces.memory.raw[e:e + n] if r == n else None for e, n, r in zip(pieces.edges, sizes, results)]
 
     def exist(self, key):
-        return lib.mooncake_store_is_exist(self.c, key.encode())
+        return abi.mooncake_store_is_exist(self.c, key.encode())
 
     def batch_exist(self, keys):
         results = (c_int * len(keys))()
-        status = lib.mooncake_store_batch_is_exist(self.c, strings(keys), c_size_t(len(keys)), results)
+        status = abi.mooncake_store_batch_is_exist(self.c, strings(keys), c_size_t(len(keys)), results)
         return list(results) if status == 0 else status
 
     def remove(self, key, force=False):
-        return lib.mooncake_store_remove(self.c, key.encode(), c_int(force))
+        return abi.mooncake_store_remove(self.c, key.encode(), c_int(force))
 
     def remove_regex(self, pattern, force=False):
-        return lib.mooncake_store_remove_by_regex(self.c, pattern.encode(), c_int(force))
+        return abi.mooncake_store_remove_by_regex(self.c, pattern.encode(), c_int(force))
 
     def remove_all(self, force=False):
-        return lib.mooncake_store_remove_all(self.c, c_int(force))
+        return abi.mooncake_store_remove_all(self.c, c_int(force))
 
     def close_store(self):
-        lib.mooncake_store_destroy(self.c)
+        abi.mooncake_store_destroy(self.c)
         return super().close_store()
 
 
@@ -469,9 +478,102 @@ class Engine:
         lib.mc_notify_free(found, count)
         return got
 
+    def destroy(self):
+        lib.mc_engine_destroy(self.e)
+
+
+# ---- compat/transfer_engine_c.h ----
+
+class RequestC(Structure):
+    _fields_ = [("opcode", c_int), ("source", c_void_p), ("target_id", c_int32), ("target_offset", c_uint64),
+                ("length", c_uint64)]
+
+
+class StatusC(Structure):
+    _fields_ = [("status", c_int), ("transferred_bytes", c_uint64)]
+
+
+class NotifyC(Structure):
+    _fields_ = [("name", c_char_p), ("msg", c_char_p)]
+
+
+class EngineC:
+    """The engine through upstream's C interface, called as NIXL's plugin calls it."""
+    PENDING, COMPLETED = 1, 4
+
+    def __init__(self, metadata):
+        self.t = thin_library("libtransfer_engine.so")
+        self.t.createTransferEngine.restype = c_void_p
+        self.t.allocateBatchID.restype = c_uint64
+        self.t.getNotifsFromEngine.restype = POINTER(NotifyC)
+        self.e = c_void_p(self.t.createTransferEngine(metadata.encode(), b"127.0.0.1", b"", c_uint64(0), c_int(1)))
+        if not self.e:
+            raise AssertionError("createTransferEngine")
+        self.memory = {}
+
+    def engine_name(self):
+        text = ctypes.create_string_buffer(64)
+        if self.t.getLocalIpAndPort(self.e, text, c_size_t(64)):
+            raise AssertionError("getLocalIpAndPort")
+        return text.value.decode()
+
+    def allocate(self, size):
+        memory = ctypes.create_string_buffer(size)
+        address = ctypes.addressof(memory)
+        status = self.t.registerLocalMemory(self.e, c_void_p(address), c_size_t(size), b"*", c_int(1))
+        if status:
+            raise AssertionError(f"registerLocalMemory: {status}")
+        self.memory[address] = memory
+        return address
+
+    def _move(self, op, peer, locals_, remotes, sizes, notify=None):
+        segment, count = self.t.openSegment(self.e, peer.encode()), len(sizes)
+        if segment < 0:
+            raise AssertionError(f"openSegment {peer}: {segment}")
+        requests = (RequestC * count)(*[RequestC(op, a, segment, b, n) for a, b, n in zip(locals_, remotes, sizes)])
+        batch, status, failed = c_uint64(self.t.allocateBatchID(self.e, c_size_t(1024))), StatusC(), 0
+        result = (self.t.submitTransferWithNotify(self.e, batch, requests, c_size_t(count), notify) if notify else
+                  self.t.submitTransfer(self.e, batch, requests, c_size_t(count)))
+        ctypes.memset(requests, 0xEE, ctypes.sizeof(requests))
+        for task in range(count if result == 0 else 0):
+            status.status = self.PENDING
+            while status.status <= self.PENDING:
+                result = result or self.t.getTransferStatus(self.e, batch, c_size_t(task), byref(status))
+            failed = failed or (status.status if status.status != self.COMPLETED else 0)
+        return result or failed or self.t.freeBatchID(self.e, batch)
+
+    def write(self, peer, local, remote, size):
+        return self._move(WRITE, peer, [local], [remote], [size])
+
+    def read(self, peer, local, remote, size):
+        return self._move(READ, peer, [local], [remote], [size])
+
+    def batch_write(self, peer, locals_, remotes, sizes):
+        return self._move(WRITE, peer, locals_, remotes, sizes)
+
+    def batch_read(self, peer, locals_, remotes, sizes):
+        return self._move(READ, peer, locals_, remotes, sizes)
+
+    def probe(self, peer):
+        """The interface has none; a fresh descriptor is an answer of the peer."""
+        return self.t.openSegmentNoCache(self.e, peer.encode()) > 0
+
+    def write_notify(self, peer, local, remote, size, name, message):
+        return self._move(WRITE, peer, [local], [remote], [size], NotifyC(name.encode(), message.encode()))
+
+    def notifications(self):
+        count = c_int()
+        found = self.t.getNotifsFromEngine(self.e, byref(count))
+        got = [[found[i].name.decode(), found[i].msg.decode()] for i in range(count.value)]
+        self.t.freeNotifsMsgBuf(found, count)
+        return got
+
+    def destroy(self):
+        self.t.destroyTransferEngine(self.e)
+
 
 def leave(agent):
     if agent.store:
         agent.store.close_store()
     if agent.engine:
-        lib.mc_engine_destroy(agent.engine.e)
+        agent.engine.destroy()

@@ -400,6 +400,8 @@ class Peers:
         return Master(master.popen, listener.getsockname()[1], master.admin, master.metadata_port, None)
 
     def engine(self, who, metadata="P2PHANDSHAKE", env=None):
+        if who == "ours-abi":
+            who, env = "ours", dict(env or {}, MOONCAKE_TEST_ABI="1")
         agent = self.agent(who, env)
         agent.open_engine(metadata=metadata)
         return agent

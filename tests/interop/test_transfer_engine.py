@@ -14,6 +14,15 @@ def upstream_to_ours_p2p(peers):
     engines(peers, "upstream", "ours")
 
 
+def c_interface_to_upstream(peers):
+    """libtransfer_engine.so, called as NIXL calls it."""
+    engines(peers, "ours-abi", "upstream")
+
+
+def upstream_to_c_interface(peers):
+    engines(peers, "upstream", "ours-abi")
+
+
 def ours_to_upstream_our_metadata(peers):
     engines(peers, "ours", "upstream", metadata="ours")
 
@@ -59,7 +68,8 @@ def metadata_servers_answer_alike(peers):
 
 
 if __name__ == "__main__":
-    main(ours_to_upstream_p2p, upstream_to_ours_p2p, ours_to_upstream_our_metadata, upstream_to_ours_our_metadata,
+    main(ours_to_upstream_p2p, upstream_to_ours_p2p, c_interface_to_upstream, upstream_to_c_interface,
+         ours_to_upstream_our_metadata, upstream_to_ours_our_metadata,
          ours_to_upstream_upstream_metadata, upstream_to_ours_upstream_metadata, older_release, unpooled_connections,
          upstream_bench_program_our_bench_target, our_bench_program_upstream_bench_target, bench_data,
          metadata_servers_answer_alike)

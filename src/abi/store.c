@@ -4,9 +4,9 @@
  */
 #include "compat/store_c.h"
 
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "base/base.h"
 #include "base/export.h"
 #include "mooncake/store.h"
 
@@ -128,13 +128,13 @@ MC_PUBLIC int mooncake_store_put_from(mooncake_store_t store, const char *key, v
     return size == 0 ? 0 : mooncake_store_put(store, key, buffer, size, config);
 }
 
-/* Items of one slice each; freed as one block. */
+/* Items of one slice each, in one block; NULL when memory is exhausted. */
 static struct mc_store_item *make_items(const char **keys, void **buffers, const size_t *sizes,
                                         size_t count) {
     struct mc_store_item *items =
-        mc_alloc(count * (sizeof(struct mc_store_item) + sizeof(struct mc_slice)));
+        calloc(count + 1, sizeof(struct mc_store_item) + sizeof(struct mc_slice));
     struct mc_slice *slices = (struct mc_slice *)(items + count);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; items != NULL && i < count; i++) {
         slices[i] = (struct mc_slice){buffers[i], sizes[i]};
         items[i] = (struct mc_store_item){.key = keys[i], .slices = &slices[i], .slice_count = 1};
     }
@@ -151,6 +151,9 @@ MC_PUBLIC int mooncake_store_batch_put_from(mooncake_store_t store, const char *
         return INVALID;
     }
     struct mc_store_item *items = make_items(keys, buffers, sizes, count);
+    if (items == NULL) {
+        return INVALID;
+    }
     enum mc_status status = mc_store_put_batch(s, items, count, convert(config, &converted));
     for (size_t i = 0; i < count && status == MC_OK; i++) {
         results_out[i] = code(items[i].status);
@@ -180,6 +183,9 @@ MC_PUBLIC int mooncake_store_batch_get_into(mooncake_store_t store, const char *
         return INVALID;
     }
     struct mc_store_item *items = make_items(keys, buffers, sizes, count);
+    if (items == NULL) {
+        return INVALID;
+    }
     enum mc_status status = mc_store_get_batch(s, items, count);
     for (size_t i = 0; i < count && status == MC_OK; i++) {
         results_out[i] =
@@ -207,9 +213,11 @@ MC_PUBLIC int mooncake_store_batch_is_exist(mooncake_store_t store, const char *
     if (s == NULL || keys == NULL || results_out == NULL) {
         return INVALID;
     }
-    bool *exists = mc_zalloc(count + 1);
-    enum mc_status *results = mc_alloc((count + 1) * sizeof(*results));
-    enum mc_status status = mc_store_exist_batch(s, keys, count, exists, results);
+    bool *exists = calloc(count + 1, sizeof(*exists));
+    enum mc_status *results = calloc(count + 1, sizeof(*results));
+    enum mc_status status = exists == NULL || results == NULL
+                                ? MC_INTERNAL_ERROR
+                                : mc_store_exist_batch(s, keys, count, exists, results);
     for (size_t i = 0; i < count && status == MC_OK; i++) {
         results_out[i] = results[i] == MC_OK ? exists[i] : code(results[i]);
     }

@@ -1,0 +1,145 @@
+/*
+ * TENT's configuration. See tent_config.h. Kept as one JSON object under a lock; a key set by
+ * tent_set_config stands beside those of the file, the later one counts.
+ */
+#include "abi/tent_config.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/export.h"
+#include "base/log.h"
+#include "compat/tent/transfer_engine.h"
+
+static pthread_mutex_t config_lock = PTHREAD_MUTEX_INITIALIZER;
+static json_t *config;  /* object; NULL = nothing set */
+static bool config_bad; /* a file that was named could not be used */
+
+/* Puts the members of the JSON text or file over `into`. */
+static bool merge(json_t *into, json_t *from, const json_error_t *error, const char *what) {
+    if (!json_is_object(from)) {
+        mc_error("TENT configuration: not a JSON object source=%s line=%d column=%d reason=\"%s\"",
+                 what, error->line, error->column,
+                 from == NULL ? error->text : "another kind of value");
+        json_decref(from);
+        return false;
+    }
+    int failed = json_object_update(into, from);
+    json_decref(from);
+    return failed == 0;
+}
+
+MC_PUBLIC void tent_load_config_from_file(const char *path) {
+    json_error_t error = {.line = -1};
+    pthread_mutex_lock(&config_lock);
+    config = config == NULL ? json_object() : config;
+    config_bad = path == NULL || config == NULL ||
+                 !merge(config, json_load_file(path, JSON_REJECT_DUPLICATES, &error), &error, path);
+    if (path == NULL) {
+        mc_error("tent_load_config_from_file: path is NULL");
+    }
+    pthread_mutex_unlock(&config_lock);
+}
+
+MC_PUBLIC void tent_set_config(const char *key, const char *value) {
+    if (key == NULL || value == NULL) {
+        mc_error("tent_set_config: key or value is NULL");
+        return;
+    }
+    pthread_mutex_lock(&config_lock);
+    config = config == NULL ? json_object() : config;
+    if (json_object_set_new(config, key, json_string(value)) != 0) {
+        mc_error("tent_set_config: not UTF-8 key=%s", key);
+    }
+    pthread_mutex_unlock(&config_lock);
+}
+
+/* ---- into options ---- */
+
+static bool read_environment(json_t *into) {
+    const char *text = getenv("MC_TENT_CONF");
+    json_error_t error = {.line = -1};
+    if (text == NULL || text[0] == '\0') {
+        return true;
+    }
+    json_t *from = text[0] == '{' ? json_loads(text, JSON_REJECT_DUPLICATES, &error)
+                                  : json_load_file(text, JSON_REJECT_DUPLICATES, &error);
+    return merge(into, from, &error, "MC_TENT_CONF");
+}
+
+static const char *text_of(const json_t *all, const char *key) {
+    const char *text = json_string_value(json_object_get(all, key));
+    return text != NULL ? text : "";
+}
+
+/* A number, also as text; 0 when it is absent. */
+static bool read_port(const json_t *all, const char *key, uint16_t *out) {
+    const json_t *value = json_object_get(all, key);
+    json_int_t number = json_integer_value(value);
+    if (json_is_string(value)) {
+        char *end = NULL;
+        number = strtoll(json_string_value(value), &end, 10);
+        number = *end == '\0' ? number : -1;
+    }
+    if (number < 0 || number > UINT16_MAX) {
+        mc_error("TENT configuration: not a port key=%s", key);
+        return false;
+    }
+    *out = (uint16_t)number;
+    return true;
+}
+
+/* "p2p" or "http" with its server, as our metadata string; NULL after logging. */
+static char *metadata_of(const json_t *all) {
+    const char *type = text_of(all, "metadata_type");
+    const char *servers = text_of(all, "metadata_servers");
+    if (type[0] == '\0' || strcmp(type, "p2p") == 0) {
+        return strdup("P2PHANDSHAKE");
+    }
+    if (servers[0] == '\0') {
+        mc_error("TENT configuration: metadata_type %s needs metadata_servers", type);
+        return NULL;
+    }
+    char *text = NULL;
+    if (strstr(servers, "://") != NULL) {
+        return strdup(servers);
+    }
+    int length = strcmp(type, "http") == 0 ? asprintf(&text, "http://%s/metadata", servers)
+                                           : asprintf(&text, "%s://%s", type, servers);
+    return length < 0 ? NULL : text;
+}
+
+enum mc_status tent_config_apply(struct mc_engine_options *options,
+                                 struct tent_config_texts *texts) {
+    json_t *all = json_object();
+    pthread_mutex_lock(&config_lock);
+    bool good = all != NULL && !config_bad && read_environment(all) &&
+                (config == NULL || json_object_update(all, config) == 0);
+    pthread_mutex_unlock(&config_lock);
+    *texts = (struct tent_config_texts){0};
+    if (good && read_port(all, "rpc_server_port", &options->rpc_port)) {
+        texts->metadata = metadata_of(all);
+        texts->name = strdup(text_of(all, "local_segment_name"));
+        texts->host = strdup(text_of(all, "rpc_server_hostname"));
+    }
+    json_decref(all);
+    if (texts->metadata == NULL || texts->name == NULL || texts->host == NULL) {
+        tent_config_free(texts);
+        return MC_INVALID_PARAMS;
+    }
+    options->metadata = texts->metadata;
+    options->local_name = texts->name;
+    options->host = texts->host;
+    return MC_OK;
+}
+
+void tent_config_free(struct tent_config_texts *texts) {
+    free(texts->metadata);
+    free(texts->name);
+    free(texts->host);
+    *texts = (struct tent_config_texts){0};
+}
