@@ -264,6 +264,32 @@ void mc_store_view_release(struct mc_store *s, struct mc_store_view *view);
 MC_MUST_USE enum mc_status mc_store_register_buffer(struct mc_store *s, void *addr, size_t length);
 MC_MUST_USE enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *addr);
 
+/* ---- lending more memory ---- */
+
+/* Names one segment of this store, for as long as it is lent. (All segments of a store have its
+ * name; the master's own id of one changes when it is mounted again.) */
+struct mc_store_segment_id {
+    uint64_t hi, lo;
+};
+/* Lends `length` bytes of fresh memory (at least 1024) to the cluster, beside
+ * options.segment_bytes. `location` as in mc_memory_register. MC_ERR_LIMIT (64 segments),
+ * MC_ERR_NO_MEMORY, MC_INVALID_PARAMS, and what the master answers. */
+MC_MUST_USE enum mc_status mc_store_mount_memory(struct mc_store *s, uint64_t length,
+                                                 const char *location,
+                                                 struct mc_store_segment_id *id);
+/* The same with bytes [offset, offset + length) of an existing file (of /dev/shm, of a persistent
+ * memory or huge page file system), mapped shared; `offset` is a multiple of the page size. The
+ * range must be inside the file (MC_INVALID_PARAMS), which must not shrink while it is lent. */
+MC_MUST_USE enum mc_status mc_store_mount_file(struct mc_store *s, const char *path,
+                                               uint64_t offset, uint64_t length,
+                                               const char *location,
+                                               struct mc_store_segment_id *id);
+/* Takes a segment back; objects whose only replica is there go. With a grace it is readable that
+ * long, gets nothing new, and is freed some time after; the call does not wait for that. Asking
+ * again may shorten the grace. MC_SEGMENT_NOT_FOUND, or why the master was not reached. */
+MC_MUST_USE enum mc_status mc_store_unmount(struct mc_store *s, struct mc_store_segment_id id,
+                                            uint64_t grace_ms);
+
 /* ---- looking inside ---- */
 
 struct mc_replica_info {

@@ -128,23 +128,29 @@ uint64_t mc_ops_view_renew(struct mc_ops *ops);
 
 /* ---- being a node ---- */
 
-/* The segment that this client lends to the cluster, and what became of it. Guarded by the caller:
- * one thread beats. */
+/* A segment that this client lends to the cluster, and what became of it. Guarded by the caller:
+ * one call at a time. */
 struct mc_ops_segment {
     struct mc_uuid id;
     uint64_t base;
     uint64_t size;
     bool confirmed; /* a master said that it is mounted, and no later mount is unanswered */
+    bool leaving;   /* it is being unmounted gracefully: never mounted again */
+    bool gone;      /* it was leaving, and the master has it no more */
+    void *memory;   /* the owner's */
 };
-#define MC_OPS_GHOSTS 8
+#define MC_OPS_GHOSTS   8
+#define MC_OPS_SEGMENTS 64
 struct mc_ops_node {
-    const char *name;        /* of the segment */
+    const char *name;        /* of the segments */
     const char *te_endpoint; /* what peers open */
     const char *protocol;
     const char *host_id;
-    struct mc_ops_segment segment; /* size 0 = none */
+    struct mc_ops_segment segments[MC_OPS_SEGMENTS];
+    size_t segment_count; /* 0 = nothing is lent */
     /* Replaces the segment's memory by fresh memory at an address that was not used before, in
-     * segment->base; the old memory is no longer reachable for peers when this returns. */
+     * segment->base, under a new id; the old memory is no longer reachable for peers when this
+     * returns. */
     enum mc_status (*fresh_memory)(void *ctx, struct mc_ops_segment *segment);
     void *ctx;
     /* private to ops_node.c */
@@ -154,10 +160,15 @@ struct mc_ops_node {
     uint64_t ghost_until_ns[MC_OPS_GHOSTS];
 };
 MC_MUST_USE enum mc_status mc_ops_ready(struct mc_ops *ops); /* the master serves */
-MC_MUST_USE enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node);
-MC_MUST_USE enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_node *node);
+/* `segment` is one of the node's, here and below. */
+MC_MUST_USE enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node,
+                                        struct mc_ops_segment *segment);
+/* With a grace the segment is `leaving` afterwards: readable until the master unmounts it, which a
+ * heartbeat finds out. */
+MC_MUST_USE enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_segment *segment,
+                                          uint64_t grace_ms);
 /* One ping, and what follows from its answer. MC_OK when the master answered and knows
- * the segment. */
+ * the segments. */
 MC_MUST_USE enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node);
 
 #endif

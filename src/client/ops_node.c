@@ -1,5 +1,5 @@
 /*
- * Being a node: mount a segment, ping, and mount again when the master has forgotten it.
+ * Being a node: mount segments, ping, and mount again those that the master has forgotten.
  *
  * The address of memory is what replica descriptors name, so it must never come to mean other bytes
  * while somebody may hold an old descriptor. A master that restarted empty hands out the whole
@@ -40,11 +40,12 @@ enum mc_status mc_ops_ready(struct mc_ops *ops) {
     return status;
 }
 
-static struct mw_segment wire_segment(const struct mc_ops_node *node) {
-    return (struct mw_segment){.id = node->segment.id,
+static struct mw_segment wire_segment(const struct mc_ops_node *node,
+                                      const struct mc_ops_segment *segment) {
+    return (struct mw_segment){.id = segment->id,
                                .name = mc_str_from(node->name),
-                               .base = node->segment.base,
-                               .size = node->segment.size,
+                               .base = segment->base,
+                               .size = segment->size,
                                .te_endpoint = mc_str_from(node->te_endpoint),
                                .protocol = mc_str_from(node->protocol),
                                .host_id = mc_str_from(node->host_id)};
@@ -58,9 +59,23 @@ static enum mc_status unmount_id(struct mc_ops *ops, struct mc_ops_call *call, s
     return mc_ops_status(answer.error);
 }
 
-enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_node *node) {
+static enum mc_status leave(struct mc_ops *ops, struct mc_ops_call *call,
+                            struct mc_ops_segment *segment, uint64_t grace_ms) {
+    struct mw_a_graceful_unmount args = {
+        .segment = segment->id, .client = ops->client, .grace_ms = grace_ms};
+    struct mw_e_void answer;
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GracefulUnmountSegment, &args, &answer, ping_deadline(ops),
+                      MC_OPS_ONCE));
+    MC_TRY(mc_ops_status(answer.error));
+    segment->leaving = true;
+    return MC_OK;
+}
+
+enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_segment *segment,
+                              uint64_t grace_ms) {
     struct mc_ops_call *call = mc_ops_begin(ops);
-    enum mc_status status = unmount_id(ops, call, node->segment.id);
+    enum mc_status status =
+        grace_ms > 0 ? leave(ops, call, segment, grace_ms) : unmount_id(ops, call, segment->id);
     mc_ops_end(ops, call);
     return status;
 }
@@ -91,9 +106,7 @@ static void unmount_ghosts(struct mc_ops *ops, struct mc_ops_node *node, struct 
 
 /* MC_OK: the master has the segment under this id. MC_SEGMENT_NOT_FOUND: it does not, or is about
  * to forget it. */
-static enum mc_status ask_segment(struct mc_ops *ops, const struct mc_ops_node *node,
-                                  struct mc_ops_call *call) {
-    struct mc_uuid id = node->segment.id;
+static enum mc_status ask_segment(struct mc_ops *ops, struct mc_ops_call *call, struct mc_uuid id) {
     struct mw_e_i32 answer;
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_QuerySegmentStatusById, &id, &answer, ping_deadline(ops),
                       MC_OPS_ONCE));
@@ -101,33 +114,50 @@ static enum mc_status ask_segment(struct mc_ops *ops, const struct mc_ops_node *
     return answer.value != MC_SEGMENT_UNMOUNTING ? MC_OK : MC_SEGMENT_NOT_FOUND;
 }
 
-/* Finds out whether the master has the segment, and brings fresh memory when it has not. `told`:
- * the master wants to be told all segments. */
-static enum mc_status settle(struct mc_ops *ops, struct mc_ops_node *node, struct mc_ops_call *call,
-                             bool told) {
-    enum mc_status known = ask_segment(ops, node, call);
-    if (known != MC_OK && known != MC_SEGMENT_NOT_FOUND) {
-        return known;
+/* The master has it no more. */
+static enum mc_status renew_memory(struct mc_ops *ops, struct mc_ops_node *node,
+                                   struct mc_ops_segment *segment) {
+    struct mc_uuid old = segment->id;
+    if (!segment->confirmed) {
+        remember_ghost(ops, node, old);
     }
-    if (known == MC_OK && !told) {
-        node->segment.confirmed = true;
+    MC_TRY(node->fresh_memory(node->ctx, segment));
+    MC_ASSERT(!mc_uuid_eq(old, segment->id));
+    segment->confirmed = false;
+    mc_info("the master does not know the segment any more, mounting fresh memory: name=%s "
+            "base=%#llx",
+            node->name, (unsigned long long)segment->base);
+    return MC_OK;
+}
+
+/* Finds out which of segments[0..n) the master has, brings fresh memory for those that it has not,
+ * and tells it of these. `told`: the master wants to be told all segments. */
+static enum mc_status settle(struct mc_ops *ops, struct mc_ops_node *node, struct mc_ops_call *call,
+                             struct mc_ops_segment *segments, size_t n, bool told) {
+    struct mw_segment fresh[MC_OPS_SEGMENTS];
+    struct mc_ops_segment *mounting[MC_OPS_SEGMENTS];
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        enum mc_status known = ask_segment(ops, call, segments[i].id);
+        if (known == MC_OK) {
+            segments[i].confirmed = segments[i].confirmed || !told;
+        } else if (known != MC_SEGMENT_NOT_FOUND) {
+            return known;
+        } else if (segments[i].leaving) {
+            segments[i].gone = true;
+        } else {
+            MC_TRY(renew_memory(ops, node, &segments[i]));
+            fresh[count] = wire_segment(node, &segments[i]);
+            mounting[count++] = &segments[i];
+        }
+    }
+    if (count == 0 && !told) {
         return MC_OK;
     }
-    if (known == MC_SEGMENT_NOT_FOUND) {
-        struct mc_uuid old = node->segment.id;
-        if (!node->segment.confirmed) {
-            remember_ghost(ops, node, old);
-        }
-        MC_TRY(node->fresh_memory(node->ctx, &node->segment));
-        MC_ASSERT(!mc_uuid_eq(old, node->segment.id));
-        mc_info("the master does not know the segment any more, mounting fresh memory: name=%s "
-                "base=%#llx",
-                node->name, (unsigned long long)node->segment.base);
+    for (size_t i = 0; i < n; i++) {
+        segments[i].confirmed = false;
     }
-    node->segment.confirmed = false;
-    struct mw_segment segment = wire_segment(node);
-    struct mw_a_remount args = {.segments = {&segment, known == MC_SEGMENT_NOT_FOUND},
-                                .client = ops->client};
+    struct mw_a_remount args = {.segments = {fresh, count}, .client = ops->client};
     struct mw_e_void answer;
     enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_ReMountSegment, &args, &answer,
                                        ping_deadline(ops), MC_OPS_ONCE);
@@ -136,16 +166,19 @@ static enum mc_status settle(struct mc_ops *ops, struct mc_ops_node *node, struc
         return status;
     }
     MC_TRY(mc_ops_status(answer.error));
-    node->segment.confirmed = known == MC_SEGMENT_NOT_FOUND;
+    for (size_t i = 0; i < count; i++) {
+        mounting[i]->confirmed = true;
+    }
     mc_metric_add(&ops->counters.remounts, 1);
     return MC_OK;
 }
 
 /* A mount that was not answered may have been carried out by a master that has restarted since, and
  * that gave parts of the memory away. So it is not repeated. */
-enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
+enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node,
+                            struct mc_ops_segment *segment) {
     struct mc_ops_call *call = mc_ops_begin(ops);
-    struct mw_a_mount args = {.segment = wire_segment(node), .client = ops->client};
+    struct mw_a_mount args = {.segment = wire_segment(node, segment), .client = ops->client};
     struct mw_e_void answer;
     uint64_t deadline = mc_ops_now(ops) + ops->timeout_ns / MOUNT_ATTEMPTS;
     enum mc_status status =
@@ -153,7 +186,7 @@ enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
     if (status == MC_OK) {
         status = mc_ops_status(answer.error);
     }
-    node->segment.confirmed = status == MC_OK;
+    segment->confirmed = status == MC_OK;
     if (status != MC_OK) {
         node->doubt_until_ns = mc_ops_now(ops) + GHOST_TTL_NS;
     }
@@ -161,14 +194,14 @@ enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node) {
          attempt < MOUNT_ATTEMPTS && (status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT);
          attempt++) {
         ops->port->ops->sleep_until(ops->port, mc_ops_now(ops) + (MOUNT_PAUSE_NS << attempt));
-        status = settle(ops, node, call, false);
+        status = settle(ops, node, call, segment, 1, false);
     }
     mc_ops_end(ops, call);
     return status;
 }
 
 enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
-    if (node->segment.size == 0) { /* nothing lent: the master need not know this client */
+    if (node->segment_count == 0) { /* nothing lent: the master need not know this client */
         return mc_ops_ready(ops);
     }
     struct mc_ops_call *call = mc_ops_begin(ops);
@@ -179,11 +212,14 @@ enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
         status = mc_ops_status(answer.error);
     }
     /* A late mount of an earlier segment makes the master content with this client, whether it has
-     * the present segment or, when it had forgotten the client meanwhile, has not. */
+     * the present segments or, when it had forgotten the client meanwhile, has not. */
     bool told = status == MC_OK && answer.value.client_status == MC_CLIENT_NEED_REMOUNT;
-    bool unsure = !node->segment.confirmed || mc_ops_now(ops) < node->doubt_until_ns;
+    bool unsure = mc_ops_now(ops) < node->doubt_until_ns;
+    for (size_t i = 0; i < node->segment_count; i++) {
+        unsure = unsure || !node->segments[i].confirmed || node->segments[i].leaving;
+    }
     if (status == MC_OK && (told || unsure)) {
-        status = settle(ops, node, call, told);
+        status = settle(ops, node, call, node->segments, node->segment_count, told);
     }
     if (status == MC_OK) {
         unmount_ghosts(ops, node, call);

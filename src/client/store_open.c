@@ -2,16 +2,12 @@
  * Opening and closing a store, and its heartbeat.
  *
  * Opening goes from the outside in: RPC to the master, is it ready, engine, a name, memory, mount,
- * heartbeat. Whatever fails, what was made before is taken down in the reverse order. The heartbeat
- * thread owns the segment from then on: it alone pings, mounts again and replaces memory, so none
- * of that needs a lock.
+ * heartbeat. Whatever fails, what was made before is taken down in the reverse order.
  */
 #include "client/store_private.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/env.h"
@@ -121,67 +117,10 @@ static enum mc_status start_engine(struct mc_store *store, const struct mc_store
     return MC_OK;
 }
 
-/* Keeps the address range from being used again for a while: somebody may still hold it. */
-static void bury(struct mc_store *store, void *addr, size_t length) {
-    unsigned i = store->tombstone_next++ % STORE_TOMBSTONES;
-    if (store->tombstones[i].addr != NULL) {
-        munmap(store->tombstones[i].addr, store->tombstones[i].length);
-    }
-    void *reserved = mmap(addr, length, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (reserved != MAP_FAILED && reserved != addr) { /* a kernel that does not know the flag */
-        munmap(reserved, length);
-        reserved = MAP_FAILED;
-    }
-    store->tombstones[i].addr = reserved == MAP_FAILED ? NULL : reserved;
-    store->tombstones[i].length = length;
-}
-
-static enum mc_status new_memory(struct mc_store *store, uint64_t size,
-                                 struct mc_ops_segment *segment) {
-    void *addr;
-    MC_TRY(mc_memory_alloc(store->engine, size, "*", &addr));
-    *segment = (struct mc_ops_segment){
-        .id = mc_uuid_make(&store->rng), .base = (uintptr_t)addr, .size = size};
-    return MC_OK;
-}
-
-static void free_memory(struct mc_store *store, const struct mc_ops_segment *segment) {
-    void *addr = (void *)(uintptr_t)segment->base;
-    enum mc_status status = mc_memory_free(store->engine, addr);
-    if (status != MC_OK) {
-        mc_error("segment memory could not be freed: base=%p status=%s", addr,
-                 mc_status_name(status));
-        return;
-    }
-    bury(store, addr, segment->size);
-}
-
-/* mc_ops_node.fresh_memory: the new is made before the old goes, so the two differ in address. */
-static enum mc_status replace_memory(void *ctx, struct mc_ops_segment *segment) {
-    struct mc_store *store = ctx;
-    struct mc_ops_segment old = *segment;
-    MC_TRY(new_memory(store, old.size, segment));
-    free_memory(store, &old);
-    return MC_OK;
-}
-
-static enum mc_status mount(struct mc_store *store, uint64_t bytes) {
-    MC_TRY(new_memory(store, bytes, &store->node.segment));
-    enum mc_status status = mc_ops_mount(store->ops, &store->node);
-    if (status != MC_OK) {
-        mc_error("the segment could not be mounted: name=%s bytes=%llu status=%s", store->name,
-                 (unsigned long long)bytes, mc_status_name(status));
-        free_memory(store, &store->node.segment);
-        store->node.segment.size = 0;
-    }
-    return status;
-}
-
 /* ---- heartbeat ---- */
 
 static void beat(struct mc_store *store) {
-    enum mc_status status = mc_ops_heartbeat(store->ops, &store->node);
+    enum mc_status status = mc_store_segments_beat(store);
     atomic_store_explicit(&store->healthy, status == MC_OK, memory_order_relaxed);
     if (status == MC_OK) {
         if (store->failed_pings >= PINGS_BEFORE_COMPLAINT) {
@@ -321,7 +260,7 @@ static void create_ops(struct mc_store *store, const struct mc_store_options *o)
                                        .te_endpoint = store->te_endpoint,
                                        .protocol = store->protocol,
                                        .host_id = store->host_id,
-                                       .fresh_memory = replace_memory,
+                                       .fresh_memory = mc_store_segment_fresh_memory,
                                        .ctx = store};
     register_metrics(store);
 }
@@ -334,6 +273,7 @@ static struct mc_store *store_create(const struct mc_store_options *o) {
     snprintf(store->protocol, sizeof(store->protocol), "%s", o->protocol);
     mc_rng_seed_system(&store->rng);
     pthread_mutex_init(&store->lock, NULL);
+    pthread_mutex_init(&store->segments_lock, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -357,7 +297,8 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
     }
     atomic_store_explicit(&store->healthy, true, memory_order_relaxed);
     if (o->segment_bytes > 0) {
-        MC_TRY(mount(store, o->segment_bytes));
+        struct mc_store_segment_id id;
+        MC_TRY(mc_store_mount_memory(store, o->segment_bytes, NULL, &id));
     }
     return start_heartbeat(store);
 }
@@ -367,27 +308,13 @@ static void store_destroy(struct mc_store *store) {
     stop_heartbeat(store);
     if (store->ops != NULL) {
         mc_ops_put_session_revoke_all(store->ops);
-        if (store->node.segment.size > 0) {
-            enum mc_status status = mc_ops_unmount(store->ops, &store->node);
-            if (status != MC_OK) {
-                mc_warn(
-                    "the segment could not be unmounted, the master will notice: name=%s status=%s",
-                    store->name, mc_status_name(status));
-            }
-        }
+        mc_store_segments_unmount_all(store);
         mc_ops_destroy(store->ops);
         mc_real_port_destroy(store->port);
     }
-    if (store->node.segment.size > 0) {
-        free_memory(store, &store->node.segment);
-    }
+    mc_store_segments_destroy(store);
     if (store->owns_engine) {
         mc_engine_destroy(store->engine);
-    }
-    for (unsigned i = 0; i < STORE_TOMBSTONES; i++) {
-        if (store->tombstones[i].addr != NULL) {
-            munmap(store->tombstones[i].addr, store->tombstones[i].length);
-        }
     }
     if (store->rpc != NULL) {
         mc_rpc_client_destroy(store->rpc);
@@ -398,6 +325,7 @@ static void store_destroy(struct mc_store *store) {
     mc_metrics_destroy(store->metrics);
     pthread_cond_destroy(&store->wake);
     pthread_mutex_destroy(&store->lock);
+    pthread_mutex_destroy(&store->segments_lock);
     free(store);
 }
 

@@ -33,7 +33,9 @@ struct mc_store {
     int name_fd; /* holds the port in `name`, so that no other process draws it; -1 when it was
                     given */
 
-    /* The heartbeat's. */
+    /* One heartbeat, mount or unmount at a time, its requests to the master included; guards what
+     * follows. */
+    pthread_mutex_t segments_lock;
     struct mc_ops_node node;
     struct mc_rng rng;
     struct {
@@ -41,6 +43,8 @@ struct mc_store {
         size_t length;
     } tombstones[STORE_TOMBSTONES]; /* addresses of replaced memory, kept from being used again */
     unsigned tombstone_next;
+
+    /* The heartbeat's. */
     unsigned failed_pings;
     pthread_t heartbeat;
     bool heartbeat_runs;
@@ -52,6 +56,15 @@ struct mc_store {
 
     _Atomic bool healthy; /* the last ping was answered */
 };
+
+/* ---- store_segments.c ---- */
+
+/* mc_ops_node.fresh_memory; ctx is the store. */
+enum mc_status mc_store_segment_fresh_memory(void *ctx, struct mc_ops_segment *segment);
+/* One heartbeat, and frees the memory of segments that have left. */
+MC_MUST_USE enum mc_status mc_store_segments_beat(struct mc_store *store);
+void mc_store_segments_unmount_all(struct mc_store *store);
+void mc_store_segments_destroy(struct mc_store *store); /* frees their memory */
 
 /* A view was opened whose lease wants to be renewed at `due_ns`: earlier than the heartbeat had
  * planned? */

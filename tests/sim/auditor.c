@@ -18,7 +18,7 @@
 static bool nodes_mounted(struct sim *sim) {
     struct mc_master_totals totals;
     for (unsigned i = 0; i < SIM_NODES; i++) {
-        if (!sim->nodes[i].up || !sim->nodes[i].ops.segment.confirmed) {
+        if (!sim->nodes[i].up || !sim->nodes[i].ops.segments[0].confirmed) {
             return false;
         }
     }

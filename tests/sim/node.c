@@ -41,7 +41,7 @@ static enum mc_status fresh_memory(void *ctx, struct mc_ops_segment *segment) {
 static void serve(struct sim_node *node) {
     struct sim_process *process = &node->process;
     const struct sim_profile *profile = &process->sim->profile;
-    if (mc_ops_mount(process->ops, &node->ops) != MC_OK) {
+    if (mc_ops_mount(process->ops, &node->ops, &node->ops.segments[0]) != MC_OK) {
         sim_trace(process->sim, "%s gives up", process->name);
         return;
     }
@@ -52,7 +52,7 @@ static void serve(struct sim_node *node) {
             sim_trace(process->sim, "%s: heartbeat: %s", process->name, mc_status_name(status));
         }
     }
-    if (!process->dead && mc_ops_unmount(process->ops, &node->ops) != MC_OK) {
+    if (!process->dead && mc_ops_unmount(process->ops, &node->ops.segments[0], 0) != MC_OK) {
         sim_trace(process->sim, "%s leaves without having been unmounted", process->name);
     }
 }
@@ -76,15 +76,16 @@ static void node_main(void *arg) {
 
 void sim_node_start(struct sim_node *node) {
     struct sim *sim = node->process.sim;
-    uint64_t old_base = node->ops.segment.base;
+    uint64_t old_base = node->ops.segments[0].base;
     bool same_place = old_base != 0 && sim->profile.reuse_addresses && sim_odds(sim, 50);
     node->ops = (struct mc_ops_node){.name = node->process.name,
                                      .te_endpoint = node->process.name,
                                      .protocol = "tcp",
                                      .host_id = "",
+                                     .segment_count = 1,
                                      .fresh_memory = fresh_memory,
                                      .ctx = node};
-    take_region(node, &node->ops.segment, same_place ? old_base : fresh_base(node));
+    take_region(node, &node->ops.segments[0], same_place ? old_base : fresh_base(node));
     node->up = true;
     node->leaving = false;
     sim_process_start(&node->process, node_main, node);

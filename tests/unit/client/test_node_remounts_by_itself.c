@@ -25,7 +25,8 @@ static int setup(void **state) {
                                 .te_endpoint = "h:15000",
                                 .protocol = "tcp",
                                 .host_id = "",
-                                .segment = {.id = {3, 4}, .base = 0x7000000, .size = 1 << 20},
+                                .segments = {{.id = {3, 4}, .base = 0x7000000, .size = 1 << 20}},
+                                .segment_count = 1,
                                 .fresh_memory = fresh_memory};
     return 0;
 }
@@ -36,17 +37,17 @@ static int teardown(void **state) {
 }
 
 static void test_mount_tells_where_the_memory_is(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
-    assert_true(mc_uuid_eq(fake->mounted.id, node.segment.id));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
+    assert_true(mc_uuid_eq(fake->mounted.id, node.segments[0].id));
     assert_int_equal(fake->mounted.base, 0x7000000);
     assert_int_equal(fake->mounted.size, 1 << 20);
-    assert_true(node.segment.confirmed);
+    assert_true(node.segments[0].confirmed);
     assert_ok(mc_ops_heartbeat(ops, &node));
     assert_int_equal(fake->mounts, 1);
 }
 
 static void test_known_segment_stays(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     fake->need_remount = true; /* what a master answers to the first ping */
     assert_ok(mc_ops_heartbeat(ops, &node));
     assert_int_equal(fake->rpcs[MC_RPC_ReMountSegment], 1);
@@ -54,7 +55,7 @@ static void test_known_segment_stays(void **state) {
     assert_int_equal(fake->mounts, 1);
     assert_int_equal(fresh, 0);
     assert_ok(mc_ops_heartbeat(ops, &node));
-    assert_true(node.segment.confirmed);
+    assert_true(node.segments[0].confirmed);
     assert_int_equal(fake->rpcs[MC_RPC_ReMountSegment], 1);
 }
 
@@ -67,7 +68,7 @@ static void forget(struct fake_port *f, enum mc_master_rpc rpc) {
 
 /* It would hand out again what its predecessor gave away. */
 static void test_a_master_that_restarts_after_it_was_asked_gets_fresh_memory(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     fake->need_remount = true;
     fake->after_rpc = forget;
     assert_ok(mc_ops_heartbeat(ops, &node));
@@ -76,11 +77,11 @@ static void test_a_master_that_restarts_after_it_was_asked_gets_fresh_memory(voi
     assert_int_equal(fresh, 1);
     assert_int_equal(fake->mounts, 2);
     assert_int_equal(fake->mounted.base, 0x7100000);
-    assert_true(node.segment.confirmed);
+    assert_true(node.segments[0].confirmed);
 }
 
 static void test_forgotten_segment_is_replaced(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     fake->need_remount = true;
     fake->knows_segment = false;
     assert_ok(mc_ops_heartbeat(ops, &node));
@@ -94,7 +95,7 @@ static void test_forgotten_segment_is_replaced(void **state) {
 /* The master gave us up and is taking the segment down,
  * while readers may still hold leases in it. */
 static void test_segment_that_is_taken_down_is_replaced(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     fake->need_remount = true;
     fake->segment_status = MC_SEGMENT_UNMOUNTING;
     assert_ok(mc_ops_heartbeat(ops, &node));
@@ -103,14 +104,14 @@ static void test_segment_that_is_taken_down_is_replaced(void **state) {
 }
 
 static void test_ghost_of_an_unanswered_mount_is_unmounted(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     fake->need_remount = true;
     fake->knows_segment = false;
     fake->lose_rpc = MC_RPC_ReMountSegment;
     fake->lose_how = FAKE_LOSE_REQUEST;
     fake->lose_count = 1;
     assert_int_equal(mc_ops_heartbeat(ops, &node), MC_RPC_TIMEOUT);
-    assert_false(node.segment.confirmed);
+    assert_false(node.segments[0].confirmed);
     assert_ok(mc_ops_heartbeat(ops, &node));
     assert_int_equal(fresh, 2);
     assert_int_equal(fake->unmounts, 1);
@@ -127,10 +128,10 @@ static void test_unanswered_mount_is_not_repeated_with_the_same_memory(void **st
     fake->lose_rpc = MC_RPC_MountSegment;
     fake->lose_how = FAKE_LOSE_REQUEST;
     fake->lose_count = 1;
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     assert_int_equal(fresh, 1);
     assert_int_equal(fake->mounted.base, 0x7100000);
-    assert_true(node.segment.confirmed);
+    assert_true(node.segments[0].confirmed);
     assert_ok(mc_ops_heartbeat(ops, &node));
     assert_int_equal(fake->unmounts, 1); /* should it still arrive */
 }
@@ -139,15 +140,15 @@ static void test_mount_whose_answer_is_lost_stays(void **state) {
     fake->lose_rpc = MC_RPC_MountSegment;
     fake->lose_how = FAKE_LOSE_ANSWER;
     fake->lose_count = 1;
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     assert_int_equal(fresh, 0);
     assert_int_equal(fake->mounted.base, 0x7000000);
-    assert_true(node.segment.confirmed);
+    assert_true(node.segments[0].confirmed);
 }
 
 /* The master is content with the client because of a late mount of an earlier segment. */
 static void test_unconfirmed_segment_is_asked_for(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     fake->need_remount = true;
     fake->knows_segment = false;
     fake->lose_rpc = MC_RPC_ReMountSegment;
@@ -156,13 +157,13 @@ static void test_unconfirmed_segment_is_asked_for(void **state) {
     assert_int_equal(mc_ops_heartbeat(ops, &node), MC_RPC_TIMEOUT);
     fake->need_remount = false;
     assert_ok(mc_ops_heartbeat(ops, &node));
-    assert_true(node.segment.confirmed);
-    assert_int_equal(fake->mounted.base, node.segment.base);
+    assert_true(node.segments[0].confirmed);
+    assert_int_equal(fake->mounted.base, node.segments[0].base);
 }
 
 /* It had forgotten the client, and then carried out a mount that had been given up. */
 static void test_content_master_is_asked_while_a_mount_may_be_late(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     fake->need_remount = true;
     fake->knows_segment = false;
     fake->lose_rpc = MC_RPC_ReMountSegment;
@@ -170,12 +171,12 @@ static void test_content_master_is_asked_while_a_mount_may_be_late(void **state)
     fake->lose_count = 1;
     assert_int_equal(mc_ops_heartbeat(ops, &node), MC_RPC_TIMEOUT);
     assert_ok(mc_ops_heartbeat(ops, &node));
-    assert_true(node.segment.confirmed);
+    assert_true(node.segments[0].confirmed);
     unsigned before = fresh;
     fake->knows_segment = false;
     assert_ok(mc_ops_heartbeat(ops, &node));
     assert_int_equal(fresh, before + 1);
-    assert_int_equal(fake->mounted.base, node.segment.base);
+    assert_int_equal(fake->mounted.base, node.segments[0].base);
     fake->now_ns += 61 * MC_SEC;
     unsigned asked = fake->rpcs[MC_RPC_QuerySegmentStatusById];
     assert_ok(mc_ops_heartbeat(ops, &node));
@@ -183,7 +184,7 @@ static void test_content_master_is_asked_while_a_mount_may_be_late(void **state)
 }
 
 static void test_unreachable_master_is_an_error(void **state) {
-    assert_ok(mc_ops_mount(ops, &node));
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
     fake->lose_rpc = MC_RPC_Ping;
     fake->lose_how = FAKE_LOSE_REQUEST;
     fake->lose_count = 1;
@@ -192,7 +193,7 @@ static void test_unreachable_master_is_an_error(void **state) {
 }
 
 static void test_without_a_segment_the_master_need_not_know_us(void **state) {
-    node.segment.size = 0;
+    node.segment_count = 0;
     assert_ok(mc_ops_heartbeat(ops, &node));
     assert_int_equal(fake->rpcs[MC_RPC_Ping], 0);
     assert_int_equal(fake->rpcs[MC_RPC_ServiceReady], 1);
