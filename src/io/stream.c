@@ -37,17 +37,72 @@ static bool asks_for_bytes(const struct iovec *iov, int count) {
     return false;
 }
 
+/* ---- gathering ----
+ *
+ * For a page and its headers one copy here is cheaper than handing the kernel a list: sendmsg and
+ * recvmsg of two pieces take about half a microsecond more each than send and recv of one. */
+
+#define GATHER_BYTES 4352
+
+/* Whether the pieces are several, and so short that they go through one buffer. */
+static bool worth_gathering(const struct iovec *iov, int count) {
+    size_t total = 0;
+    for (int i = 0; i < count && total <= GATHER_BYTES; i++) {
+        total += mc_min_u64(iov[i].iov_len, GATHER_BYTES + 1);
+    }
+    return count > 1 && total <= GATHER_BYTES;
+}
+
+static size_t gather(const struct iovec *iov, int count, char *out) {
+    size_t total = 0;
+    for (int i = 0; i < count; i++) {
+        memcpy(out + total, iov[i].iov_base, iov[i].iov_len);
+        total += iov[i].iov_len;
+    }
+    return total;
+}
+
+static void scatter(const struct iovec *iov, const char *from, size_t len) {
+    for (size_t part; len > 0; iov++, from += part, len -= part) {
+        part = mc_min_u64(iov->iov_len, len);
+        memcpy(iov->iov_base, from, part);
+    }
+}
+
+static ssize_t receive_pieces(int fd, const struct iovec *iov, int count, int flags) {
+    if (worth_gathering(iov, count)) {
+        char bytes[GATHER_BYTES];
+        size_t room = 0;
+        for (int i = 0; i < count; i++) {
+            room += iov[i].iov_len;
+        }
+        ssize_t got = recv(fd, bytes, room, flags);
+        scatter(iov, bytes, got > 0 ? (size_t)got : 0);
+        return got;
+    }
+    struct msghdr message = {.msg_iov = (struct iovec *)iov,
+                             .msg_iovlen = (size_t)(count < IOV_MAX ? count : IOV_MAX)};
+    return recvmsg(fd, &message, flags);
+}
+
+static ssize_t send_pieces(int fd, const struct iovec *iov, int count, int flags) {
+    if (worth_gathering(iov, count)) {
+        char bytes[GATHER_BYTES];
+        return send(fd, bytes, gather(iov, count, bytes), flags);
+    }
+    struct msghdr message = {.msg_iov = (struct iovec *)iov,
+                             .msg_iovlen = (size_t)(count < IOV_MAX ? count : IOV_MAX)};
+    return sendmsg(fd, &message, flags);
+}
+
+/* ---- reading and writing ---- */
+
 /* flags: MSG_DONTWAIT, or 0 to sleep as long as the socket's own time limit says. */
 enum mc_status mc_socket_receive(int fd, const struct iovec *iov, int count, int flags, size_t *n) {
     ssize_t got;
     do {
-        if (count == 1) {
-            got = recv(fd, iov->iov_base, iov->iov_len, flags);
-        } else {
-            struct msghdr message = {.msg_iov = (struct iovec *)iov,
-                                     .msg_iovlen = (size_t)(count < IOV_MAX ? count : IOV_MAX)};
-            got = recvmsg(fd, &message, flags);
-        }
+        got = count == 1 ? recv(fd, iov->iov_base, iov->iov_len, flags)
+                         : receive_pieces(fd, iov, count, flags);
     } while (got < 0 && errno == EINTR);
     if (got == 0 && asks_for_bytes(iov, count)) {
         return MC_ERR_CLOSED;
@@ -65,15 +120,11 @@ enum mc_status mc_socket_readv(int fd, const struct iovec *iov, int count, size_
 }
 
 enum mc_status mc_socket_writev(int fd, const struct iovec *iov, int count, size_t *n) {
+    const int flags = MSG_NOSIGNAL | MSG_DONTWAIT;
     ssize_t put;
     do { /* never writev(2): MSG_NOSIGNAL keeps a dead peer from killing the process */
-        if (count == 1) {
-            put = send(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        } else {
-            struct msghdr message = {.msg_iov = (struct iovec *)iov,
-                                     .msg_iovlen = (size_t)(count < IOV_MAX ? count : IOV_MAX)};
-            put = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        }
+        put = count == 1 ? send(fd, iov->iov_base, iov->iov_len, flags)
+                         : send_pieces(fd, iov, count, flags);
     } while (put < 0 && errno == EINTR);
     if (put < 0) {
         MC_TRY(socket_failed(errno, "write"));

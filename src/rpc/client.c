@@ -277,7 +277,7 @@ static enum mc_status recv_reply(struct connection *c, const struct call *call,
     mc_buf_reserve(reply, REPLY_ROOM);
     while (got < sizeof(*header)) {
         struct iovec iov[2] = {{(char *)header + got, sizeof(*header) - got},
-                               {reply->data + reply->len, reply->cap - reply->len}};
+                               {reply->data + reply->len, REPLY_ROOM}};
         size_t n;
         MC_TRY(mc_recv_some(c->stream.fd, iov, 2, call->deadline_ns, &n));
         got += n;
