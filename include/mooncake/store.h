@@ -45,9 +45,14 @@ struct mc_store;
 struct mc_store_options {
     const char *master;   /* "host:port"; default "127.0.0.1:50051" */
     const char *metadata; /* "P2PHANDSHAKE" (default) or "http://host:port/metadata" */
-    /* "host" or "host:port"; NULL = chosen. It names this client's segment. */
+    /* "host" or "host:port"; NULL = chosen. It names this client's segments. A given port is a name
+     * only; with MC_LEGACY_RPC_PORT_BINDING in the environment the engine listens there, or opening
+     * fails with MC_ERR_ADDRESS_IN_USE. Without a port one of MC_STORE_CLIENT_MIN_PORT (12300) to
+     * MC_STORE_CLIENT_MAX_PORT (14300) is held while the store is open. */
     const char *local_hostname;
-    uint64_t segment_bytes; /* memory lent to the cluster, at least 1024; 0 = none */
+    /* Memory lent to the cluster, at least 1024; 0 = none. More than MC_MAX_MR_SIZE (1 TiB) becomes
+     * several segments, at most 64; a value lies in one of them. */
+    uint64_t segment_bytes;
     /* Accepted for upstream's callers; nothing is staged, so nothing is allocated. */
     uint64_t local_buffer_bytes;
     const char *protocol; /* "tcp" (default) or "rpc_only": no engine, so no bytes are moved */
@@ -65,7 +70,8 @@ void mc_store_options_init(struct mc_store_options *options); /* defaults, then 
 
 /* Connects, checks that the master is ready, mounts the segment, starts the heartbeat. `options`
  * and its strings are copied. MC_INVALID_PARAMS, MC_RPC_FAIL or MC_RPC_TIMEOUT (the master),
- * MC_ERR_BAD_ADDRESS, MC_ERR_NO_MEMORY, and what the engine or the mount answers. */
+ * MC_ERR_BAD_ADDRESS, MC_ERR_ADDRESS_IN_USE, MC_ERR_NO_MEMORY, and what the engine or the mount
+ * answers. */
 MC_MUST_USE enum mc_status mc_store_open(const struct mc_store_options *options,
                                          struct mc_store **store);
 /* Unmounts and frees; objects whose only replica is here go, and so do views. NULL is allowed. */

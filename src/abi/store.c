@@ -35,6 +35,14 @@ static int code(enum mc_status status) {
     return status == MC_BUFFER_OVERFLOW ? MC_INVALID_PARAMS : mc_status_to_wire(status);
 }
 
+/* A port that the caller chose is a parameter; one that was drawn is not. */
+static int setup_code(enum mc_status status, const char *local_hostname) {
+    const char *colon = strrchr(local_hostname, ':');
+    bool chosen = colon != NULL && (colon == strchr(local_hostname, ':') ||
+                                    (colon > local_hostname && colon[-1] == ']'));
+    return status == MC_ERR_ADDRESS_IN_USE && chosen ? MC_INVALID_PARAMS : code(status);
+}
+
 static const struct mc_replicate_config *convert(const mooncake_replicate_config_t *from,
                                                  struct mc_replicate_config *to) {
     if (from == NULL) {
@@ -81,7 +89,7 @@ MC_PUBLIC int mooncake_store_setup(mooncake_store_t store, const char *local_hos
     options.protocol = protocol != NULL ? protocol : options.protocol;
     options.device = device_name != NULL ? device_name : options.device;
     options.master = master_server_addr != NULL ? master_server_addr : options.master;
-    return code(mc_store_open(&options, &((struct wrapper *)store)->store));
+    return setup_code(mc_store_open(&options, &((struct wrapper *)store)->store), local_hostname);
 }
 
 MC_PUBLIC int mooncake_store_init_all(mooncake_store_t store, const char *protocol,

@@ -139,8 +139,8 @@ struct mc_ops_segment {
     bool gone;      /* it was leaving, and the master has it no more */
     void *memory;   /* the owner's */
 };
-#define MC_OPS_GHOSTS   8
 #define MC_OPS_SEGMENTS 64
+#define MC_OPS_GHOSTS   (2 * MC_OPS_SEGMENTS)
 struct mc_ops_node {
     const char *name;        /* of the segments */
     const char *te_endpoint; /* what peers open */

@@ -23,6 +23,8 @@
 #define SMALLEST_SEGMENT       1024
 #define NAME_PORT_MIN          12300
 #define NAME_PORT_MAX          14300
+#define NAME_PORT_ATTEMPTS     20
+#define NAME_PORT_PAUSE_US     100000
 
 /* ---- options ---- */
 
@@ -71,29 +73,46 @@ static bool is_loopback(const char *host) {
            strcmp(host, "::1") == 0;
 }
 
-/* "host:port" as given, or with a port of our own that stays bound while the store is open. */
-static enum mc_status choose_name(struct mc_store *store, const char *local_hostname,
-                                  struct mc_hostport *place) {
+/* "host:port" as given; the port is 0 when it is ours to choose. */
+static enum mc_status read_name(const char *local_hostname, struct mc_hostport *place) {
     *place = (struct mc_hostport){0};
     if (local_hostname != NULL && local_hostname[0] != '\0') {
-        MC_TRY(mc_hostport_parse(local_hostname, place));
+        enum mc_status status = mc_hostport_parse(local_hostname, place);
+        if (status != MC_OK) {
+            mc_error("local_hostname is no host or host:port: local_hostname=%s", local_hostname);
+            return status;
+        }
     }
     if (is_any_address(place->host)) {
         mc_local_ip(place->host, sizeof(place->host));
     }
-    if (place->port == 0) {
-        uint16_t min = (uint16_t)mc_env_u64("MC_STORE_CLIENT_MIN_PORT", 1, 65535, NAME_PORT_MIN);
-        uint16_t max = (uint16_t)mc_env_u64("MC_STORE_CLIENT_MAX_PORT", 1, 65535, NAME_PORT_MAX);
-        MC_TRY(mc_listen_range("", min, max, &store->rng, 1, &store->name_fd, &place->port));
-    }
-    mc_hostport_format(place->host, place->port, store->name, sizeof(store->name));
-    snprintf(store->host_id, sizeof(store->host_id), "%s",
-             is_loopback(place->host) ? "" : place->host);
     return MC_OK;
 }
 
-/* ---- engine and memory ---- */
+/* A port of our own, which stays bound while the store is open. */
+static enum mc_status draw_port(struct mc_store *store, uint16_t *port) {
+    uint16_t min = (uint16_t)mc_env_u64("MC_STORE_CLIENT_MIN_PORT", 1, 65535, NAME_PORT_MIN);
+    uint16_t max = (uint16_t)mc_env_u64("MC_STORE_CLIENT_MAX_PORT", 1, 65535, NAME_PORT_MAX);
+    return mc_listen_range("", min, max, &store->rng, 1, &store->name_fd, port);
+}
 
+static void let_port_go(struct mc_store *store) {
+    if (store->name_fd >= 0) {
+        close(store->name_fd);
+        store->name_fd = -1;
+    }
+}
+
+static void take_name(struct mc_store *store, const struct mc_hostport *place) {
+    mc_hostport_format(place->host, place->port, store->name, sizeof(store->name));
+    snprintf(store->host_id, sizeof(store->host_id), "%s",
+             is_loopback(place->host) ? "" : place->host);
+}
+
+/* ---- engine ---- */
+
+/* The port in the name is a name only, as upstream has it, unless the environment asks for the
+ * engine to listen there. */
 static enum mc_status start_engine(struct mc_store *store, const struct mc_store_options *o,
                                    const struct mc_hostport *place) {
     bool p2p = strcmp(o->metadata, "P2PHANDSHAKE") == 0;
@@ -105,6 +124,10 @@ static enum mc_status start_engine(struct mc_store *store, const struct mc_store
         engine.metadata = o->metadata;
         engine.host = place->host;
         engine.local_name = p2p ? NULL : store->name;
+        if (getenv("MC_LEGACY_RPC_PORT_BINDING") != NULL) {
+            let_port_go(store);
+            engine.rpc_port = place->port;
+        }
         engine.disable_shm = engine.disable_shm || o->disable_shm;
         engine.disable_local = engine.disable_local || o->disable_local_copy;
         MC_TRY(mc_engine_create(&engine, &store->engine));
@@ -115,6 +138,28 @@ static enum mc_status start_engine(struct mc_store *store, const struct mc_store
                  mc_engine_name(store->engine));
     }
     return MC_OK;
+}
+
+/* A name and an engine under it. When the port is ours to choose and all are taken, or the engine
+ * found the chosen one taken, waits a moment and tries again. */
+static enum mc_status name_and_engine(struct mc_store *store, const struct mc_store_options *o) {
+    struct mc_hostport place;
+    MC_TRY(read_name(o->local_hostname, &place));
+    bool given = place.port != 0;
+    uint64_t attempts =
+        given ? 1 : mc_env_u64("MC_STORE_CLIENT_SETUP_RETRIES", 1, 10000, NAME_PORT_ATTEMPTS);
+    for (;;) {
+        enum mc_status status = given ? MC_OK : draw_port(store, &place.port);
+        if (status == MC_OK) {
+            take_name(store, &place);
+            status = start_engine(store, o, &place);
+        }
+        if (status != MC_ERR_ADDRESS_IN_USE || --attempts == 0) {
+            return status;
+        }
+        let_port_go(store);
+        usleep(NAME_PORT_PAUSE_US);
+    }
 }
 
 /* ---- heartbeat ---- */
@@ -285,10 +330,8 @@ static struct mc_store *store_create(const struct mc_store_options *o) {
 static enum mc_status open_steps(struct mc_store *store, const struct mc_store_options *o) {
     uint32_t connect_ms =
         (uint32_t)mc_env_u64("MC_RPC_CONNECT_TIMEOUT_MS", 1, 3600000, RPC_CONNECT_TIMEOUT_MS);
-    struct mc_hostport place;
     MC_TRY(mc_rpc_client_create(o->master, RPC_CONNECTIONS, connect_ms, &store->rpc));
-    MC_TRY(choose_name(store, o->local_hostname, &place));
-    MC_TRY(start_engine(store, o, &place));
+    MC_TRY(name_and_engine(store, o));
     create_ops(store, o);
     enum mc_status status = mc_ops_ready(store->ops);
     if (status != MC_OK) {
@@ -297,8 +340,7 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
     }
     atomic_store_explicit(&store->healthy, true, memory_order_relaxed);
     if (o->segment_bytes > 0) {
-        struct mc_store_segment_id id;
-        MC_TRY(mc_store_mount_memory(store, o->segment_bytes, NULL, &id));
+        MC_TRY(mc_store_segments_lend(store, o->segment_bytes));
     }
     return start_heartbeat(store);
 }
@@ -319,9 +361,7 @@ static void store_destroy(struct mc_store *store) {
     if (store->rpc != NULL) {
         mc_rpc_client_destroy(store->rpc);
     }
-    if (store->name_fd >= 0) {
-        close(store->name_fd);
-    }
+    let_port_go(store);
     mc_metrics_destroy(store->metrics);
     pthread_cond_destroy(&store->wake);
     pthread_mutex_destroy(&store->lock);

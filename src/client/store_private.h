@@ -11,7 +11,7 @@
 #include "mooncake/store.h"
 #include "rpc/rpc.h"
 
-#define STORE_TOMBSTONES 8
+#define STORE_TOMBSTONES (2 * MC_OPS_SEGMENTS)
 
 struct mc_store_latency { /* microseconds */
     struct mc_histogram put, get, put_batch, get_batch, exist;
@@ -31,7 +31,7 @@ struct mc_store {
     char host_id[MC_HOST_MAX];
     char protocol[16];
     int name_fd; /* holds the port in `name`, so that no other process draws it; -1 when it was
-                    given */
+                    given, or when the engine listens there */
 
     /* One heartbeat, mount or unmount at a time, its requests to the master included; guards what
      * follows. */
@@ -61,6 +61,9 @@ struct mc_store {
 
 /* mc_ops_node.fresh_memory; ctx is the store. */
 enum mc_status mc_store_segment_fresh_memory(void *ctx, struct mc_ops_segment *segment);
+/* Lends `bytes`: one segment, or several of about the same size where a transport cannot register
+ * so much at once. */
+MC_MUST_USE enum mc_status mc_store_segments_lend(struct mc_store *store, uint64_t bytes);
 /* One heartbeat, and frees the memory of segments that have left. */
 MC_MUST_USE enum mc_status mc_store_segments_beat(struct mc_store *store);
 void mc_store_segments_unmount_all(struct mc_store *store);

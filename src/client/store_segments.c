@@ -17,10 +17,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/export.h"
 #include "base/log.h"
 
 #define SMALLEST_SEGMENT 1024
+#define REGISTER_AT_ONCE (1ull << 40)
+#define PIECE_ALIGN      4096ull
 /* After its grace a segment whose master does not say that it has gone is freed all the same. */
 #define LEAVE_PATIENCE_NS (30 * MC_SEC)
 
@@ -190,6 +193,29 @@ static enum mc_status mount(struct mc_store *s, const char *path, uint64_t offse
         lent_free(lent);
     }
     return status;
+}
+
+enum mc_status mc_store_segments_lend(struct mc_store *store, uint64_t bytes) {
+    uint64_t most = mc_env_u64("MC_MAX_MR_SIZE", SMALLEST_SEGMENT, UINT64_MAX, REGISTER_AT_ONCE);
+    uint64_t count = (bytes - 1) / most + 1;
+    if (count > MC_OPS_SEGMENTS) {
+        mc_error("so much memory makes too many segments: segment_bytes=%llu MC_MAX_MR_SIZE=%llu "
+                 "segments=%llu limit=%d",
+                 (unsigned long long)bytes, (unsigned long long)most, (unsigned long long)count,
+                 MC_OPS_SEGMENTS);
+        return MC_INVALID_PARAMS;
+    }
+    for (uint64_t left = bytes; count > 0; count--) {
+        uint64_t piece = left / count; /* rounded up to pages while that is allowed */
+        if (count > 1) {
+            piece = mc_min_u64((piece + PIECE_ALIGN - 1) & ~(PIECE_ALIGN - 1), most);
+            piece = mc_min_u64(piece, left - (count - 1) * SMALLEST_SEGMENT);
+        }
+        struct mc_store_segment_id id;
+        MC_TRY(mount(store, NULL, 0, piece, NULL, &id));
+        left -= piece;
+    }
+    return MC_OK;
 }
 
 MC_PUBLIC enum mc_status mc_store_mount_memory(struct mc_store *s, uint64_t length,
