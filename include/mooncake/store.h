@@ -103,9 +103,12 @@ struct mc_slice { /* one piece of a value in memory */
 /* ---- single objects ---- */
 
 /* An existing key is success and leaves the object as it is (content-addressed use; as upstream);
- * upsert replaces it. MC_INVALID_KEY; MC_INVALID_PARAMS (no bytes, or more than the master takes);
- * MC_NO_AVAILABLE_HANDLE (no room, or a larger object than any segment); MC_TRANSFER_FAIL;
- * MC_RPC_FAIL, MC_RPC_TIMEOUT (no answer: it may have been carried out all the same). */
+ * upsert replaces it. A key that somebody else is just writing is waited for, at most two seconds,
+ * then MC_REPLICA_IS_NOT_READY: that writer may be dead, and the master keeps the key for it for a
+ * while. A node that cannot be written to is passed over for another. MC_INVALID_KEY;
+ * MC_INVALID_PARAMS (no bytes, or more than the master takes); MC_NO_AVAILABLE_HANDLE (no room, or
+ * a larger object than any segment); MC_TRANSFER_FAIL (no other node has room); MC_RPC_FAIL,
+ * MC_RPC_TIMEOUT (no answer: it may have been carried out all the same). */
 MC_MUST_USE enum mc_status mc_store_put(struct mc_store *s, const char *key, const void *value,
                                         size_t length, const struct mc_replicate_config *config);
 MC_MUST_USE enum mc_status mc_store_upsert(struct mc_store *s, const char *key, const void *value,

@@ -39,6 +39,9 @@ struct mc_ops_counters {
     struct mc_metric rpcs, rpc_failures, rpc_retries;
     /* Keys; abandoned = ended in doubt, left to the master. */
     struct mc_metric puts, put_failures, puts_abandoned;
+    /* Placed on another node after one could not be written to; met a key that somebody else was
+     * writing. */
+    struct mc_metric puts_replaced, puts_contested;
     struct mc_metric gets, get_failures; /* keys */
     /* Of successful puts (each replica) and gets. */
     struct mc_metric written_bytes, read_bytes;

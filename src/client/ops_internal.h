@@ -31,6 +31,13 @@ struct mc_ops_sessions {
     size_t count;
 };
 
+#define MC_OPS_AVOID_MAX 8
+struct mc_ops_avoided {
+    char endpoint[280];
+    size_t len;
+    uint64_t until_ns;
+};
+
 struct mc_ops {
     struct mc_port *port;
     struct mc_uuid client;
@@ -43,6 +50,7 @@ struct mc_ops {
     _Atomic uint32_t spread; /* which of equally near replicas comes first */
     _Atomic uint8_t versions[MC_MASTER_RPC_COUNT];
     struct mc_ops_counters counters;
+    _Atomic uint64_t avoid_until_ns; /* of the youngest in avoided[]; 0 = there never was one */
 
     pthread_mutex_t lock; /* guards what follows; never held across a port call */
     struct mc_ops_call *idle_calls;
@@ -50,6 +58,7 @@ struct mc_ops {
     size_t view_count;
     struct mc_ops_sessions puts, gets;
     uint64_t session_serial;
+    struct mc_ops_avoided avoided[MC_OPS_AVOID_MAX];
 };
 
 struct mc_ops_call *mc_ops_begin(struct mc_ops *ops);
@@ -95,6 +104,12 @@ struct mc_ops_lease {
 void mc_ops_read_ranges(struct mc_ops *ops, struct mc_store_range_item *items, size_t count,
                         struct mc_ops_lease *leases);
 void mc_ops_lease_taken(struct mc_ops_lease *lease, uint64_t asked_ns);
+
+/* ops_avoid.c: a node that could not be written to; and the nodes to avoid now, as entries for
+ * preferred_segments in the arena. */
+void mc_ops_avoid(struct mc_ops *ops, struct mc_str endpoint);
+size_t mc_ops_avoided(struct mc_ops *ops, struct mc_arena *arena,
+                      struct mc_str out[MC_OPS_AVOID_MAX]);
 
 /* At the end of the ops: gives back views that the application forgot. */
 void mc_ops_view_release_all(struct mc_ops *ops);

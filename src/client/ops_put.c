@@ -3,7 +3,8 @@
  * PutRevoke.
  *
  * A chunk of a batch goes through these steps together: one RPC, one move call, one RPC. A chunk of
- * one key uses the single RPCs. Each key stands in one of the states below and only moves down:
+ * one key uses the single RPCs. Each key stands in one of the states below and, in one round, only
+ * moves down:
  *
  *     started --all moves done--> written --PutEnd ok--> done
  *        |                           |
@@ -11,7 +12,14 @@
  *        '-- a write ended in doubt --> abandoned: neither ended nor revoked, the master's
  *                                       timeouts reclaim the space
  *
- * The writer id in the RPCs is fresh for every chunk, see client/ops.h.
+ * A key goes into another round, in the deadline, when
+ *  - a node could not be written to, for sure, and the put was revoked: it is placed elsewhere (see
+ *    ops_avoid.c);
+ *  - the master said that it exists, but nothing of it can be read: somebody else is writing it, or
+ *    died while doing so. Success would promise what is not there, so the round repeats until it
+ *    can be read, or is free, or OTHER_WRITER_MS have passed.
+ *
+ * The writer id in the RPCs is fresh for every round, see client/ops.h.
  */
 #include "client/ops_internal.h"
 
@@ -20,7 +28,20 @@
 #include "base/log.h"
 #include "client/checksum.h"
 
-enum put_state { PUT_REFUSED, PUT_STARTED, PUT_WRITTEN, PUT_DONE, PUT_REVOKE, PUT_ABANDONED };
+#define OTHER_WRITER_MS 2000
+#define PAUSE_MS        1   /* before the second repetition; then doubled */
+#define PAUSE_MAX_MS    128 /* a multiple of PAUSE_MS by a power of two */
+
+enum put_state {
+    PUT_REFUSED,
+    PUT_EXISTS, /* the key is there; can it be read? */
+    PUT_STARTED,
+    PUT_WRITTEN,
+    PUT_DONE,
+    PUT_REVOKE,
+    PUT_ABANDONED,
+    PUT_AGAIN /* another round; the item's status says why, should there be no time for it */
+};
 
 struct put_key {
     struct mc_store_item *item;
@@ -29,7 +50,10 @@ struct put_key {
     struct mw_opt_u64 checksum;
     struct mc_vec replicas; /* of struct mw_replica, as PutStart answered */
     enum put_state state;
-    bool has_disk; /* the master also waits for a file that this client does not write */
+    bool has_disk;  /* the master also waits for a file that this client does not write */
+    bool misplaced; /* a replica could not be written, and no byte of it can arrive any more */
+    bool crowded;   /* there was no room beside the nodes to avoid: do not avoid them */
+    uint64_t contested_until_ns; /* waits for another writer; 0 = does not */
 };
 
 struct put_chunk {
@@ -39,7 +63,12 @@ struct put_chunk {
     size_t count;
     struct mc_uuid writer;
     bool upsert;
+    bool avoids; /* the master was asked to avoid nodes in this round */
     uint64_t deadline_ns;
+    /* What the caller asked for; items[0] is number `first` of the whole batch. */
+    const struct mc_replicate_config *wanted;
+    const struct mc_store_item *items;
+    size_t first;
     struct mw_replicate_config config;
 };
 
@@ -81,19 +110,38 @@ void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
     }
 }
 
-/* The wire's configuration for the chunk's keys; items[0] is number `first` of the whole batch, to
- * which the caller's group ids belong. */
-static void fill_config(struct put_chunk *chunk, const struct mc_replicate_config *config,
-                        size_t first, const struct mc_store_item *items) {
+/* The nodes to avoid join the preferred segments. */
+static void add_avoided(struct put_chunk *chunk) {
+    struct mc_str avoided[MC_OPS_AVOID_MAX];
+    struct mc_vec *preferred = &chunk->config.preferred_segments;
+    size_t count =
+        chunk->keys[0].crowded ? 0 : mc_ops_avoided(chunk->ops, &chunk->call->arena, avoided);
+    chunk->avoids = count > 0;
+    if (count == 0) {
+        return;
+    }
+    size_t total = preferred->count + count;
+    struct mc_str *all = mc_arena_alloc(&chunk->call->arena, total * sizeof(*all));
+    if (preferred->count > 0) {
+        memcpy(all, preferred->items, preferred->count * sizeof(*all));
+    }
+    memcpy(all + preferred->count, avoided, count * sizeof(*all));
+    *preferred = (struct mc_vec){all, total};
+}
+
+/* The wire's configuration for the chunk's keys. */
+static void fill_config(struct put_chunk *chunk) {
+    const struct mc_replicate_config *config = chunk->wanted;
     struct mc_str *groups = NULL;
     if (config != NULL && config->group_ids != NULL) {
         groups = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*groups));
         for (size_t i = 0; i < chunk->count; i++) {
-            groups[i] =
-                mc_str_from(config->group_ids[first + (size_t)(chunk->keys[i].item - items)]);
+            size_t number = chunk->first + (size_t)(chunk->keys[i].item - chunk->items);
+            groups[i] = mc_str_from(config->group_ids[number]);
         }
     }
     mc_ops_wire_config(chunk->ops, chunk->call, config, groups, chunk->count, &chunk->config);
+    add_avoided(chunk);
 }
 
 static enum mc_status total_length(const struct mc_store_item *item, uint64_t *length) {
@@ -198,7 +246,12 @@ static void started(struct put_chunk *chunk, struct put_key *key, const struct m
         key->state = PUT_STARTED;
     } else if (status == MC_OBJECT_ALREADY_EXISTS && !chunk->upsert) {
         /* Content-addressed use: the object is there, and stays as it is. */
-        fail(key, PUT_REFUSED, MC_OK);
+        fail(key, PUT_EXISTS, MC_OK);
+    } else if (status == MC_NO_AVAILABLE_HANDLE && key->misplaced) {
+        fail(key, PUT_REFUSED, MC_TRANSFER_FAIL); /* no other node has room */
+    } else if (status == MC_NO_AVAILABLE_HANDLE && chunk->avoids) {
+        key->crowded = true;
+        fail(key, PUT_AGAIN, status);
     } else {
         fail(key, answer->error == 0 ? PUT_REVOKE : PUT_REFUSED, status);
     }
@@ -240,6 +293,7 @@ static void start(struct put_chunk *chunk) {
             started(chunk, &keys[i], (const struct mw_e_vec *)answers.items + i);
         } else { /* perhaps carried out: no byte was written, so it can be revoked */
             bool unanswered = status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT;
+            keys[i].misplaced = false;
             fail(&keys[i], unanswered ? PUT_REVOKE : PUT_REFUSED, status);
         }
     }
@@ -285,6 +339,12 @@ static size_t add_moves(struct put_key *key, uint32_t index, struct mc_port_move
     return n;
 }
 
+/* Another node may do better. */
+static bool peers_fault(enum mc_status status) {
+    return status != MC_INVALID_PARAMS && status != MC_ERR_NO_MEMORY && status != MC_ERR_LIMIT &&
+           status != MC_ERR_CANCELLED;
+}
+
 static void move(struct put_chunk *chunk) {
     size_t capacity = count_moves(chunk);
     if (capacity == 0) {
@@ -295,6 +355,7 @@ static void move(struct put_chunk *chunk) {
     size_t n = 0;
     for (size_t i = 0; i < chunk->count; i++) {
         if (chunk->keys[i].state == PUT_STARTED) {
+            chunk->keys[i].misplaced = false;
             n += add_moves(&chunk->keys[i], (uint32_t)i, moves + n, owners + n);
             chunk->keys[i].state = PUT_WRITTEN;
         }
@@ -310,6 +371,11 @@ static void move(struct put_chunk *chunk) {
                         moves[i].endpoint.ptr, mc_status_name(moves[i].status));
         bool in_doubt = moves[i].status == MC_ERR_TIMEOUT || key->state == PUT_ABANDONED;
         fail(key, in_doubt ? PUT_ABANDONED : PUT_REVOKE, MC_TRANSFER_FAIL);
+        bool elsewhere = peers_fault(moves[i].status);
+        key->misplaced = key->misplaced || elsewhere;
+        if (elsewhere) {
+            mc_ops_avoid(chunk->ops, moves[i].endpoint);
+        }
     }
 }
 
@@ -360,31 +426,32 @@ static enum mc_status send_end(struct put_chunk *chunk, struct put_key **keys, s
                             MC_OPS_IDEMPOTENT);
 }
 
+/* The same for taking them back. */
 static enum mc_status send_revoke(struct put_chunk *chunk, struct put_key **keys, size_t n,
-                                  int32_t type, uint64_t deadline_ns) {
+                                  int32_t type, uint64_t deadline_ns, struct mc_vec *answers) {
     struct mc_ops *ops = chunk->ops;
     if (n == 1) {
         struct mw_a_put_revoke args = {
             .client = chunk->writer, .key = keys[0]->key, .type = type, .tenant = ops->tenant};
-        struct mw_e_void answer;
+        struct mw_e_void *answer = mc_arena_alloc(&chunk->call->arena, sizeof(*answer));
+        *answers = (struct mc_vec){answer, 1};
         return mc_ops_rpc(ops, chunk->call, chunk->upsert ? MC_RPC_UpsertRevoke : MC_RPC_PutRevoke,
-                          &args, &answer, deadline_ns, MC_OPS_IDEMPOTENT);
+                          &args, answer, deadline_ns, MC_OPS_IDEMPOTENT);
     }
     struct mc_str *names = mc_arena_alloc(&chunk->call->arena, n * sizeof(*names));
     for (size_t i = 0; i < n; i++) {
         names[i] = keys[i]->key;
     }
-    struct mc_vec answers;
     if (chunk->upsert && type == MC_REPLICA_ALL) {
         struct mw_a_batch_upsert_revoke args = {
             .client = chunk->writer, .keys = {names, n}, .tenant = ops->tenant};
-        return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchUpsertRevoke, &args, &answers, n,
+        return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchUpsertRevoke, &args, answers, n,
                                 deadline_ns, MC_OPS_IDEMPOTENT);
     }
     struct mw_a_batch_put_revoke args = {
         .client = chunk->writer, .keys = {names, n}, .type = type, .tenant = ops->tenant};
-    return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchPutRevoke, &args, &answers, n,
-                            deadline_ns, MC_OPS_IDEMPOTENT);
+    return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchPutRevoke, &args, answers, n, deadline_ns,
+                            MC_OPS_IDEMPOTENT);
 }
 
 /* Files that the master also waits for are not this client's to write. */
@@ -397,7 +464,9 @@ static void revoke_files(struct put_chunk *chunk, struct put_key **keys, size_t 
             files[count++] = keys[i];
         }
     }
-    if (count > 0 && send_revoke(chunk, files, count, MC_REPLICA_DISK, deadline_ns) != MC_OK) {
+    struct mc_vec answers;
+    if (count > 0 &&
+        send_revoke(chunk, files, count, MC_REPLICA_DISK, deadline_ns, &answers) != MC_OK) {
         mc_warn_limited("file replicas could not be revoked: keys=%zu", count);
     }
 }
@@ -427,28 +496,67 @@ static void revoke(struct put_chunk *chunk) {
     if (n == 0) {
         return;
     }
+    struct mc_vec answers;
     uint64_t deadline = mc_ops_now(chunk->ops) + OPS_CLEANUP_MS * MC_MS;
-    enum mc_status status = send_revoke(chunk, keys, n, MC_REPLICA_ALL, deadline);
+    enum mc_status status = send_revoke(chunk, keys, n, MC_REPLICA_ALL, deadline, &answers);
     if (status != MC_OK) { /* the master's discard timeout does it */
         mc_warn_limited("failed puts could not be revoked: keys=%zu first=%.*s status=%s", n,
                         (int)keys[0]->key.len, keys[0]->key.ptr, mc_status_name(status));
+        return;
+    }
+    const struct mw_e_void *answer = answers.items;
+    for (size_t i = 0; i < n; i++) {
+        bool gone = answer[i].error == MC_OK || answer[i].error == MC_OBJECT_NOT_FOUND;
+        if (keys[i]->misplaced && gone) {
+            keys[i]->state = PUT_AGAIN;
+            mc_metric_add(&chunk->ops->counters.puts_replaced, 1);
+        }
     }
 }
 
-/* A key that stands twice in a chunk of puts was refused as existing because of its first place; it
- * shares that one's fate. */
-static void settle_doubles(struct put_chunk *chunk) {
-    size_t failed;
-    struct put_key **failures = select_keys(chunk, PUT_REVOKE, &failed);
-    size_t abandoned;
-    struct put_key **others = select_keys(chunk, PUT_ABANDONED, &abandoned);
-    for (size_t i = 0; i < failed + abandoned; i++) {
-        const struct put_key *first = i < failed ? failures[i] : others[i - failed];
-        for (struct put_key *key = chunk->keys; key < chunk->keys + chunk->count; key++) {
-            if (key->state == PUT_REFUSED && key->item->status == MC_OK &&
-                mc_str_eq(key->key, first->key)) {
-                key->item->status = first->item->status;
-            }
+/* ---- keys that are there already ---- */
+
+static enum mc_status ask_readable(struct put_chunk *chunk, struct put_key **keys, size_t n,
+                                   struct mc_vec *answers) {
+    struct mc_ops *ops = chunk->ops;
+    if (n == 1) {
+        struct mw_a_key args = {keys[0]->key, ops->tenant};
+        struct mw_e_bool *answer = mc_arena_alloc(&chunk->call->arena, sizeof(*answer));
+        *answers = (struct mc_vec){answer, 1};
+        return mc_ops_rpc(ops, chunk->call, MC_RPC_ExistKey, &args, answer, chunk->deadline_ns,
+                          MC_OPS_IDEMPOTENT);
+    }
+    struct mc_str *names = mc_arena_alloc(&chunk->call->arena, n * sizeof(*names));
+    for (size_t i = 0; i < n; i++) {
+        names[i] = keys[i]->key;
+    }
+    struct mw_a_keys args = {{names, n}, ops->tenant};
+    return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchExistKey, &args, answers, n,
+                            chunk->deadline_ns, MC_OPS_IDEMPOTENT);
+}
+
+/* After the end of the others: a key that stands twice in a chunk exists because of its first
+ * place. */
+static void look_at_existing(struct put_chunk *chunk) {
+    size_t n;
+    struct put_key **keys = select_keys(chunk, PUT_EXISTS, &n);
+    if (n == 0) {
+        return;
+    }
+    struct mc_vec answers;
+    enum mc_status status = ask_readable(chunk, keys, n, &answers);
+    const struct mw_e_bool *answer = answers.items;
+    uint64_t until = mc_ops_now(chunk->ops) + OTHER_WRITER_MS * MC_MS;
+    for (size_t i = 0; i < n; i++) {
+        enum mc_status own = status != MC_OK ? status : mc_ops_status(answer[i].error);
+        if (own != MC_OK || answer[i].value) {
+            fail(keys[i], PUT_REFUSED, own);
+            continue;
+        }
+        fail(keys[i], PUT_AGAIN, MC_REPLICA_IS_NOT_READY);
+        if (keys[i]->contested_until_ns == 0) {
+            keys[i]->contested_until_ns = mc_min_u64(until, chunk->deadline_ns);
+            mc_metric_add(&chunk->ops->counters.puts_contested, 1);
         }
     }
 }
@@ -470,9 +578,74 @@ static void count_results(struct put_chunk *chunk) {
     mc_metric_add(&counters->written_bytes, (int64_t)bytes);
 }
 
+/* ---- rounds ---- */
+
 struct mc_uuid mc_ops_fresh_writer(struct mc_ops *ops) {
     uint64_t n = atomic_fetch_add_explicit(&ops->put_counter, 1, memory_order_relaxed) + 1;
     return (struct mc_uuid){ops->client.hi, ops->client.lo + n};
+}
+
+static void put_round(struct put_chunk *chunk) {
+    chunk->writer = mc_ops_fresh_writer(chunk->ops);
+    fill_config(chunk);
+    start(chunk);
+    move(chunk);
+    end(chunk);
+    look_at_existing(chunk);
+    revoke(chunk);
+}
+
+/* The keys that want another round and have time for it; `crowded` ones go by themselves. */
+static struct put_key **again(struct put_chunk *chunk, size_t *n, bool *contested) {
+    struct put_key **keys = select_keys(chunk, PUT_AGAIN, n);
+    uint64_t now = mc_ops_now(chunk->ops);
+    size_t kept = 0;
+    *contested = false;
+    for (size_t i = 0; i < *n; i++) {
+        uint64_t until = chunk->deadline_ns;
+        if (keys[i]->item->status == MC_REPLICA_IS_NOT_READY) {
+            until = keys[i]->contested_until_ns;
+        }
+        if (now >= until) {
+            keys[i]->state = PUT_REFUSED;
+        } else if (kept == 0 || keys[i]->crowded == keys[0]->crowded) {
+            *contested = *contested || keys[i]->item->status == MC_REPLICA_IS_NOT_READY;
+            keys[kept++] = keys[i];
+        }
+    }
+    *n = kept;
+    return keys;
+}
+
+/* One round for all keys, and more for those that want them. The first repetition comes at once,
+ * unless it waits for somebody. */
+static void put_chunk(struct put_chunk *chunk) {
+    struct mc_port *port = chunk->ops->port;
+    uint64_t pause_ms = 0;
+    put_round(chunk);
+    for (;;) {
+        size_t n;
+        bool contested;
+        struct put_key **keys = again(chunk, &n, &contested);
+        if (n == 0) {
+            return;
+        }
+        if (pause_ms > 0 || contested) {
+            pause_ms = pause_ms > 0 ? pause_ms : PAUSE_MS;
+            port->ops->sleep_until(port, mc_ops_now(chunk->ops) + pause_ms * MC_MS);
+        }
+        pause_ms = pause_ms == 0 ? PAUSE_MS : mc_min_u64(2 * pause_ms, PAUSE_MAX_MS);
+        struct put_chunk rest = *chunk;
+        rest.keys = mc_arena_alloc(&chunk->call->arena, n * sizeof(*rest.keys));
+        rest.count = n;
+        for (size_t i = 0; i < n; i++) {
+            rest.keys[i] = *keys[i];
+        }
+        put_round(&rest);
+        for (size_t i = 0; i < n; i++) {
+            *keys[i] = rest.keys[i];
+        }
+    }
 }
 
 enum mc_status mc_ops_put(struct mc_ops *ops, struct mc_store_item *items, size_t count,
@@ -483,18 +656,15 @@ enum mc_status mc_ops_put(struct mc_ops *ops, struct mc_store_item *items, size_
     if (config != NULL && config->group_ids != NULL && config->group_id_count != count) {
         return MC_INVALID_PARAMS;
     }
-    struct put_chunk chunk = {.ops = ops, .call = mc_ops_begin(ops), .upsert = upsert};
+    struct put_chunk chunk = {
+        .ops = ops, .call = mc_ops_begin(ops), .upsert = upsert, .wanted = config};
     for (size_t done = 0; done < count;) {
         size_t taken = take_chunk(&chunk, items + done, count - done);
         if (chunk.count > 0) {
-            chunk.writer = mc_ops_fresh_writer(ops);
             chunk.deadline_ns = mc_ops_deadline(ops);
-            fill_config(&chunk, config, done, items + done);
-            start(&chunk);
-            move(&chunk);
-            end(&chunk);
-            settle_doubles(&chunk);
-            revoke(&chunk);
+            chunk.items = items + done;
+            chunk.first = done;
+            put_chunk(&chunk);
             count_results(&chunk);
         }
         mc_arena_reset(&chunk.call->arena);

@@ -389,7 +389,8 @@ void mc_clients_destroy(struct mc_master *m);
 unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
                   const struct mw_replicate_config *config, struct mc_replica *out);
 /* Whether some open segment would have room if it were empty. segments_lock must be held. */
-bool mc_place_possible(const struct mc_call *call, uint64_t size);
+bool mc_place_possible(const struct mc_call *call, uint64_t size,
+                       const struct mw_replicate_config *config);
 const struct mc_placement_ops *mc_placement_find(const char *name);
 uint64_t mc_random(struct mc_master *m);
 

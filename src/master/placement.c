@@ -2,9 +2,10 @@
  * On which segments a new object lives.
  *
  * The caller's preferred segments come first, by name and in its order; what is still missing is
- * chosen by the strategy, one of a table. Replicas of one object never share a segment name. When
- * there are fewer segments with room than replicas wanted, fewer are made. All of this runs under
- * segments_lock held for reading.
+ * chosen by the strategy, one of a table. A "preferred" entry that begins with '!' names a segment
+ * or an endpoint on which nothing is to be placed: the client could not write to it. Replicas of
+ * one object never share a segment name. When there are fewer segments with room than replicas
+ * wanted, fewer are made. All of this runs under segments_lock held for reading.
  */
 #include "master/core.h"
 
@@ -15,6 +16,8 @@ struct placement {
     struct mc_call *call;
     uint64_t size;
     unsigned wanted, count;
+    const struct mw_replicate_config *config;
+    bool avoids; /* some preferred entry begins with '!' */
     struct mc_replica *out;
 };
 
@@ -46,10 +49,27 @@ static bool segment_open(const struct mc_call *call, const struct mc_segment *s)
            call->now_ms >= s->closed_until_ms;
 }
 
-bool mc_place_possible(const struct mc_call *call, uint64_t size) {
+static bool is_avoidance(struct mc_str entry) {
+    return entry.len > 0 && entry.ptr[0] == '!';
+}
+
+static bool avoided(const struct mw_replicate_config *config, const struct mc_segment *s) {
+    const struct mc_str *entries = config->preferred_segments.items;
+    for (size_t i = 0; i < config->preferred_segments.count; i++) {
+        struct mc_str place = {entries[i].ptr + 1, entries[i].len - 1};
+        if (is_avoidance(entries[i]) &&
+            (mc_str_eq(place, s->info.te_endpoint) || mc_str_eq(place, s->info.name))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mc_place_possible(const struct mc_call *call, uint64_t size,
+                       const struct mw_replicate_config *config) {
     for (size_t i = 0; i < call->m->segment_count; i++) {
         const struct mc_segment *s = call->m->segments[i];
-        if (s->info.size >= size && segment_open(call, s)) {
+        if (s->info.size >= size && segment_open(call, s) && !avoided(config, s)) {
             return true;
         }
     }
@@ -58,7 +78,7 @@ bool mc_place_possible(const struct mc_call *call, uint64_t size) {
 
 static void try_segment(struct placement *p, struct mc_segment *s) {
     struct mc_extent extent;
-    if (!segment_open(p->call, s) || name_used(p, s) ||
+    if (!segment_open(p->call, s) || name_used(p, s) || (p->avoids && avoided(p->config, s)) ||
         mc_allocator_alloc(s->allocator, p->size, &extent) != MC_OK) {
         return;
     }
@@ -137,8 +157,12 @@ const struct mc_placement_ops *mc_placement_find(const char *name) {
 
 unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
                   const struct mw_replicate_config *config, struct mc_replica *out) {
-    struct placement p = {.call = call, .size = size, .wanted = wanted, .out = out};
+    struct placement p = {
+        .call = call, .size = size, .wanted = wanted, .config = config, .out = out};
     const struct mc_str *preferred = config->preferred_segments.items;
+    for (size_t i = 0; i < config->preferred_segments.count; i++) {
+        p.avoids = p.avoids || is_avoidance(preferred[i]);
+    }
     for (size_t i = 0; i < config->preferred_segments.count && p.count < wanted; i++) {
         try_name(&p, preferred[i]);
     }

@@ -65,7 +65,7 @@ static enum mc_status allocate(struct mc_call *call, const struct mc_put *put,
     *count = mc_place(call, put->size, wanted, put->config, replicas);
     if (*count == 0) {
         mc_count(&m->counters.put_start_alloc_failures, 1);
-        if (mc_place_possible(call, put->size)) {
+        if (mc_place_possible(call, put->size, put->config)) {
             atomic_store_explicit(&m->need_eviction, true, memory_order_relaxed);
         }
         return MC_NO_AVAILABLE_HANDLE;

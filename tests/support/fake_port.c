@@ -64,6 +64,12 @@ void fake_store(struct fake_port *fake, const char *key, const void *bytes, size
     }
 }
 
+void fake_begin(struct fake_port *fake, const char *key, size_t size) {
+    struct fake_object *object = add(fake, mc_str_from(key), size);
+    object->writer = (struct mc_uuid){99, 99};
+    place(fake, object, 0);
+}
+
 unsigned fake_unfinished(const struct fake_port *fake) {
     unsigned n = 0;
     for (size_t i = 0; i < FAKE_OBJECTS; i++) {
@@ -88,6 +94,18 @@ static struct mc_vec replicas_of(struct fake_port *fake, const struct fake_objec
     return (struct mc_vec){out, object->replica_count};
 }
 
+static bool avoided(const struct mw_replicate_config *config, size_t node) {
+    char hint[16];
+    snprintf(hint, sizeof(hint), "!node:%zu", node);
+    const struct mc_str *preferred = config->preferred_segments.items;
+    for (size_t i = 0; i < config->preferred_segments.count; i++) {
+        if (mc_str_eq(preferred[i], mc_str_from(hint))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void put_start(struct fake_port *fake, struct mc_uuid writer, struct mc_str key,
                       uint64_t length, const struct mw_replicate_config *config, bool upsert,
                       struct mc_arena *arena, struct mw_e_vec *answer) {
@@ -100,16 +118,23 @@ static void put_start(struct fake_port *fake, struct mc_uuid writer, struct mc_s
     if (object != NULL) {
         erase(object);
     }
-    for (size_t n = 0; n < config->replica_num; n++) {
-        if (length > FAKE_NODE_BYTES - fake->used[n % FAKE_NODES]) {
-            answer->error = MC_NO_AVAILABLE_HANDLE;
-            return;
+    size_t nodes[FAKE_NODES], count = 0;
+    size_t first = fake->passes_over_hints ? fake->rpcs[MC_RPC_PutStart] : 0;
+    for (size_t n = 0; n < FAKE_NODES && count < config->replica_num; n++) {
+        size_t node = (first + n) % FAKE_NODES;
+        if (length <= FAKE_NODE_BYTES - fake->used[node] &&
+            (fake->passes_over_hints || !avoided(config, node))) {
+            nodes[count++] = node;
         }
+    }
+    if (count == 0) {
+        answer->error = MC_NO_AVAILABLE_HANDLE;
+        return;
     }
     object = add(fake, key, length);
     object->writer = writer;
-    for (size_t n = 0; n < config->replica_num && n < FAKE_NODES; n++) {
-        place(fake, object, n);
+    for (size_t n = 0; n < count; n++) {
+        place(fake, object, nodes[n]);
     }
     answer->value = replicas_of(fake, object, arena);
 }
@@ -400,6 +425,8 @@ static void port_move(struct mc_port *port, struct mc_port_move *moves, size_t c
         m->status = fake->node_status[node];
         if (m->op == MC_TRANSFER_READ) {
             fake->node_reads[node]++;
+        } else {
+            fake->node_writes[node]++;
         }
         if (m->status == MC_ERR_TIMEOUT) {
             fake->now_ns = mc_max_u64(fake->now_ns, deadline_ns);

@@ -53,6 +53,7 @@ struct fake_port {
     enum fake_loss lose_how;
     unsigned lose_count;
     enum mc_status lose_status; /* MC_RPC_TIMEOUT uses up the deadline, MC_RPC_FAIL does not */
+    bool passes_over_hints;     /* the master places objects on nodes to avoid, in turns */
     unsigned old_schema;        /* the master refuses versions newer than this one */
     enum mc_status node_status[FAKE_NODES];      /* of moves to and from a node */
     bool corrupt_node[FAKE_NODES];               /* reads deliver a flipped byte */
@@ -67,6 +68,7 @@ struct fake_port {
     unsigned moves;
     unsigned mapped; /* views not given back */
     unsigned node_reads[FAKE_NODES];
+    unsigned node_writes[FAKE_NODES]; /* tried */
     unsigned distance[FAKE_NODES];
 };
 
@@ -78,6 +80,8 @@ void fake_erase(struct fake_port *fake, const char *key);
 /* Puts an object straight into the world: complete, on nodes[0..count). */
 void fake_store(struct fake_port *fake, const char *key, const void *bytes, size_t size,
                 const size_t *nodes, size_t count);
+/* Somebody else began to put this and is at it. */
+void fake_begin(struct fake_port *fake, const char *key, size_t size);
 unsigned fake_unfinished(const struct fake_port *fake); /* objects that are not complete */
 
 #endif

@@ -199,12 +199,9 @@ static void test_too_many_segments_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        T(test_a_given_port_is_a_name),
-        T(test_a_given_port_is_listened_on_when_asked),
-        T(test_a_drawn_port_is_held),
-        T(test_a_drawn_port_is_listened_on_when_asked),
-        T(test_a_name_that_is_none_is_refused),
-        T(test_memory_above_the_limit_is_several_segments),
+        T(test_a_given_port_is_a_name),         T(test_a_given_port_is_listened_on_when_asked),
+        T(test_a_drawn_port_is_held),           T(test_a_drawn_port_is_listened_on_when_asked),
+        T(test_a_name_that_is_none_is_refused), T(test_memory_above_the_limit_is_several_segments),
         T(test_too_many_segments_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

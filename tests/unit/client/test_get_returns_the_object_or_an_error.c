@@ -217,11 +217,13 @@ static void test_batch_fails_key_by_key(void **state) {
 
     fake_erase(fake, "a");
     fake_erase(fake, "c");
-    fake->node_status[0] = MC_ERR_UNREACHABLE;
+    for (size_t i = 0; i < FAKE_NODES; i++) {
+        fake->node_status[i] = MC_ERR_UNREACHABLE;
+    }
     assert_ok(mc_ops_put(ops, items, 4, NULL, false));
     assert_int_equal(items[0].status, MC_TRANSFER_FAIL);
     assert_int_equal(items[2].status, MC_TRANSFER_FAIL);
-    assert_int_equal(items[3].status, MC_TRANSFER_FAIL); /* the double shares its fate */
+    assert_int_equal(items[3].status, MC_TRANSFER_FAIL); /* so does the double */
     assert_null(fake_find(fake, "a"));
     assert_null(fake_find(fake, "c"));
 }

@@ -68,12 +68,18 @@ static void test_existing_key_is_success_and_stays(void **state) {
     verify("k", sizeof(value), 2);
 }
 
+static void fail_all_nodes(void) {
+    for (size_t i = 0; i < FAKE_NODES; i++) {
+        fake->node_status[i] = MC_ERR_UNREACHABLE;
+    }
+}
+
 static void test_failed_replica_revokes(void **state) {
     uint8_t value[64] = {0};
-    fake->node_status[1] = MC_ERR_UNREACHABLE;
+    fail_all_nodes();
     assert_int_equal(put("k", value, sizeof(value), 2), MC_TRANSFER_FAIL);
     assert_null(fake_find(fake, "k"));
-    assert_int_equal(fake->rpcs[MC_RPC_PutRevoke], 1);
+    assert_int_equal(fake->rpcs[MC_RPC_PutRevoke], fake->rpcs[MC_RPC_PutStart] - 1);
     assert_int_equal(fake->rpcs[MC_RPC_PutEnd], 0);
     assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->put_failures), 1);
 }
@@ -125,7 +131,7 @@ static void test_end_that_never_arrives_is_revoked(void **state) {
 
 static void test_lost_revoke_is_asked_again(void **state) {
     uint8_t value[64] = {0};
-    fake->node_status[0] = MC_ERR_UNREACHABLE;
+    fail_all_nodes();
     fake->lose_rpc = MC_RPC_PutRevoke;
     fake->lose_how = FAKE_LOSE_REQUEST;
     fake->lose_count = 1;

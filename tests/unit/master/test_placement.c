@@ -55,6 +55,35 @@ static void test_preferred_segments_come_first_in_their_order(void **state) {
     assert_int_equal(count, 1);
 }
 
+static void test_avoided_segments_get_nothing(void **state) {
+    struct fixture *f = *state;
+    size_t count;
+    static const char *const names[] = {"n:1", "n:2", "n:3"};
+    for (size_t i = 0; i < MC_ARRAY_LEN(names); i++) {
+        mount(f, names[i], FIXTURE_SEGMENT_BYTES);
+    }
+    struct mw_replicate_config c = replicas(3);
+    c.preferred_segments = strs(f, 3, (const char *[]){"n:1", "!n:1", "!n:2"});
+    for (int i = 0; i < 20; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "a%d", i);
+        assert_string_equal(place(f, key, c, &count), "n:3");
+        assert_int_equal(count, 1);
+    }
+    /* None is left: no room, and nothing is evicted for it. */
+    struct mc_vec out;
+    c.preferred_segments = strs(f, 3, (const char *[]){"!n:1", "!n:2", "!n:3"});
+    assert_int_equal(put_start_with(f, client_a, "default", "b", 1000, c, &out),
+                     MC_NO_AVAILABLE_HANDLE);
+    advance_ms(f, 60000);
+    assert_int_equal(mount_as(f, client_a, segment_of(f, "n:4", FIXTURE_SEGMENT_BYTES)), MC_OK);
+    tick(f);
+    assert_int_equal(metric(f, "master_attempted_evictions_total"), 0);
+    c.preferred_segments = strs(f, 2, (const char *[]){"!", "!elsewhere"}); /* nobody's name */
+    (void)place(f, "c", c, &count);
+    assert_int_equal(count, 3);
+}
+
 static unsigned spread(struct fixture *f, unsigned puts, uint64_t *least, uint64_t *most) {
     for (unsigned i = 0; i < puts; i++) {
         char key[16];
@@ -120,6 +149,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_replicas_are_on_distinct_segments),
         TEST(test_preferred_segments_come_first_in_their_order),
+        TEST(test_avoided_segments_get_nothing),
         TEST(test_random_uses_every_segment),
         TEST(test_free_ratio_first_evens_out),
         TEST(test_the_last_segment_with_room_is_found),
