@@ -140,6 +140,11 @@ struct mc_store_item {
     size_t slice_count;
     size_t length;         /* get: set to the object's size, 0 when it is not known */
     enum mc_status status; /* set for every item */
+    /* get, with slice_count 0: makes the memory when the size is known, on the calling thread,
+     * before a byte moves; NULL gives MC_ERR_NO_MEMORY. Called again, for memory that replaces the
+     * first, when the object was replaced meanwhile by one of another size. */
+    void *(*allocate)(void *ctx, size_t length);
+    void *allocate_ctx;
 };
 MC_MUST_USE enum mc_status mc_store_put_batch(struct mc_store *s, struct mc_store_item *items,
                                               size_t count,

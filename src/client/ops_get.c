@@ -22,7 +22,10 @@
 
 struct get_key {
     struct mc_store_item *item;
-    struct mc_store_range *ranges; /* NULL = the whole object into item->slices */
+    const struct mc_slice *slices; /* the item's, or `made` */
+    size_t slice_count;
+    struct mc_slice made;          /* by the item's allocate */
+    struct mc_store_range *ranges; /* NULL = the whole object into the slices */
     size_t range_count;
     struct mc_ops_lease *session; /* NULL = none */
     struct mc_str key;
@@ -71,13 +74,13 @@ static void start_over(struct get_key *key, enum mc_status why) {
 /* ---- the stream of a key ---- */
 
 static size_t piece_count(const struct get_key *key) {
-    return key->ranges != NULL ? key->range_count : key->item->slice_count;
+    return key->ranges != NULL ? key->range_count : key->slice_count;
 }
 
 /* Piece i of the stream, which begins there at `begin`. */
 static struct mc_store_range piece(const struct get_key *key, size_t i, uint64_t begin) {
     if (key->ranges == NULL) {
-        const struct mc_slice *slice = &key->item->slices[i];
+        const struct mc_slice *slice = &key->slices[i];
         return (struct mc_store_range){slice->ptr, slice->length, begin, MC_OK};
     }
     struct mc_store_range range = key->ranges[i];
@@ -105,7 +108,7 @@ static enum mc_status measure_ranges(struct get_key *key) {
 static bool is_whole(struct mc_ops_call *call, const struct get_key *key,
                      const struct mc_slice **slices) {
     if (key->ranges == NULL) {
-        *slices = key->item->slices;
+        *slices = key->slices;
         return true;
     }
     struct mc_slice *out = mc_arena_alloc(&call->arena, key->range_count * sizeof(*out));
@@ -124,12 +127,28 @@ static bool is_whole(struct mc_ops_call *call, const struct get_key *key,
 
 /* ---- asking the master ---- */
 
-static uint64_t capacity_of(const struct mc_store_item *item) {
+static uint64_t capacity_of(const struct get_key *key) {
     uint64_t total = 0;
-    for (size_t i = 0; i < item->slice_count; i++) {
-        total += item->slices[i].length;
+    for (size_t i = 0; i < key->slice_count; i++) {
+        total += key->slices[i].length;
     }
     return total;
+}
+
+/* The size is known: memory for callers who could not give it before. */
+static enum mc_status make_room(struct get_key *key) {
+    struct mc_store_item *item = key->item;
+    if (item->slice_count > 0 || item->allocate == NULL || key->size == 0 ||
+        (key->slice_count > 0 && key->made.length == key->size)) {
+        return MC_OK;
+    }
+    key->made = (struct mc_slice){item->allocate(item->allocate_ctx, key->size), key->size};
+    if (key->made.ptr == NULL) {
+        return MC_ERR_NO_MEMORY;
+    }
+    key->slices = &key->made;
+    key->slice_count = 1;
+    return MC_OK;
 }
 
 void mc_ops_lease_taken(struct mc_ops_lease *lease, uint64_t asked_ns) {
@@ -164,7 +183,10 @@ static void list_known(struct get_key *key) {
         fits = measure_ranges(key);
     } else {
         key->size = key->object_size;
-        fits = key->size > capacity_of(key->item) ? MC_BUFFER_OVERFLOW : MC_OK;
+        fits = make_room(key);
+        if (fits == MC_OK && key->size > capacity_of(key)) {
+            fits = MC_BUFFER_OVERFLOW;
+        }
     }
     key->item->length = key->size;
     if (fits != MC_OK) {
@@ -494,7 +516,10 @@ struct get_request {
 /* Looks at item i of the request; false when it cannot be read, which its status says. */
 static bool take_item(const struct get_request *request, size_t i, struct get_key *key) {
     struct mc_store_item *item = &request->items[i];
-    *key = (struct get_key){.item = item, .failure = MC_TRANSFER_FAIL};
+    *key = (struct get_key){.item = item,
+                            .slices = item->slices,
+                            .slice_count = item->slice_count,
+                            .failure = MC_TRANSFER_FAIL};
     item->length = 0;
     item->status = mc_ops_key(item->key, &key->key);
     if (request->ranges != NULL) {

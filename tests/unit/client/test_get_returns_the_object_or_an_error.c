@@ -353,6 +353,52 @@ static void test_large_read_never_mixes_two_objects(void **state) {
     assert_true(rounds > 5);
 }
 
+/* ---- memory that is made when the size is known ---- */
+
+static size_t allocated[4];
+static size_t allocations;
+static void *allocate(void *ctx, size_t length) {
+    assert_true(allocations < MC_ARRAY_LEN(allocated));
+    allocated[allocations++] = length;
+    return ctx;
+}
+
+static void test_memory_is_made_when_the_size_is_known(void **state) {
+    struct mc_store_item items[] = {
+        {.key = "k", .allocate = allocate, .allocate_ctx = got},
+        {.key = "absent", .allocate = allocate, .allocate_ctx = got},
+    };
+    store("k", 4000, 1, 3);
+    allocations = 0;
+    assert_ok(mc_ops_get(ops, items, MC_ARRAY_LEN(items)));
+    assert_ok(items[0].status);
+    assert_int_equal(items[1].status, MC_OBJECT_NOT_FOUND);
+    assert_int_equal(allocations, 1);
+    assert_int_equal(allocated[0], 4000);
+    mc_test_verify(got, 4000, 3);
+    items[0].allocate_ctx = NULL; /* no memory */
+    assert_ok(mc_ops_get(ops, items, 1));
+    assert_int_equal(items[0].status, MC_ERR_NO_MEMORY);
+}
+
+/* As test_object_replaced_before_it_was_read: the second object has another size. */
+static void test_memory_is_made_again_for_another_object(void **state) {
+    struct mc_store_item item = {.key = "k", .allocate = allocate, .allocate_ctx = got};
+    store("k", 100, 2, 3);
+    fake->distance[0] = MC_DISTANCE_SELF;
+    fake->node_status[0] = MC_ERR_CLOSED;
+    fake->during_move = slow;
+    fake->before_rpc = replace;
+    replace_at = 2;
+    allocations = 0;
+    assert_ok(mc_ops_get(ops, &item, 1));
+    assert_ok(item.status);
+    assert_int_equal(allocations, 2);
+    assert_int_equal(allocated[1], 700);
+    assert_int_equal(item.length, 700);
+    mc_test_verify(got, 700, 8);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -370,6 +416,8 @@ int main(void) {
         T(test_batch_fails_key_by_key),
         T(test_long_batch_renews),
         T(test_object_replaced_before_it_was_read),
+        T(test_memory_is_made_when_the_size_is_known),
+        T(test_memory_is_made_again_for_another_object),
         cmocka_unit_test_setup_teardown(test_large_read_renews_and_goes_on, setup_rounds, teardown),
         cmocka_unit_test_setup_teardown(test_large_read_with_a_broken_lease_begins_again,
                                         setup_rounds, teardown),
