@@ -27,8 +27,13 @@
 #define CANCEL_PAUSE_NS 20000
 #define PAGE            4096u
 
-static uint64_t now_ns(void) {
-    return mc_now_ns(mc_clock_system());
+/* Failed posts that a task may have before it fails with what happened first: so many that it never
+ * ends one that has a way left, and that a fault which comes back for ever ends it. */
+#define RETRIES_MIN       64
+#define RETRIES_PER_SLICE 16
+
+static uint64_t now_ns(const struct mc_engine *engine) {
+    return mc_now_ns(engine->clock);
 }
 
 static bool is_final(uint32_t state) {
@@ -96,7 +101,10 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->length = length;
     task->slice_bytes = 0;
     task->slice_count = 0;
+    task->retry_budget = 0;
+    task->priority = 0;
     task->transport = NULL;
+    atomic_store_explicit(&task->retries, 0, memory_order_relaxed);
     atomic_store_explicit(&task->error, MC_OK, memory_order_relaxed);
     atomic_store_explicit(&task->cancel, MC_OK, memory_order_relaxed);
     atomic_store_explicit(&task->pending, 0, memory_order_relaxed);
@@ -138,12 +146,27 @@ static enum mc_status plan_segment(struct mc_engine *engine, struct mc_route *ro
 
 /* All slices of a task but the last are of this size: about `wanted` (0 = never cut), larger where
  * that would be too many slices, a multiple of a page where there are several. */
-static uint64_t slice_size(uint64_t length, uint64_t wanted) {
+static uint64_t slice_size(uint64_t length, uint64_t wanted, uint64_t most) {
     if (wanted == 0 || length <= wanted) {
         return length;
     }
-    uint64_t count = mc_min_u64((length - 1) / wanted + 1, MC_SLICES_PER_TASK_MAX);
+    uint64_t count = mc_min_u64((length - 1) / wanted + 1, most);
     return ((length - 1) / count / PAGE + 1) * PAGE;
+}
+
+static void plan_slices(struct mc_transfer_task *task, struct mc_transport *t,
+                        const struct mc_slice_op *whole) {
+    uint64_t wanted = t != NULL ? t->ops->slice_bytes : 0;
+    uint64_t most = MC_SLICES_PER_TASK_MAX;
+    const struct mc_dispatch *d = t != NULL ? &t->engine->dispatch[t->index] : NULL;
+    if (d != NULL && d->sprayed) {
+        struct mc_spray_item item = {.tried = 0};
+        mc_dispatch_distances(d, whole, item.distance);
+        memcpy(task->distance, item.distance, sizeof(task->distance));
+        wanted = mc_spray_slice_bytes(whole->length, mc_spray_usable(&d->spray, &item), wanted);
+        most = MC_SPRAYED_PER_TASK_MAX;
+    }
+    task->slice_bytes = slice_size(whole->length, wanted, most);
 }
 
 /* Decides the task's slot, transport (NULL: the descriptor must be fetched first) and number of
@@ -165,8 +188,9 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
     if (route->fresh && mc_route_covers(route, r->remote_addr, r->length)) {
         task->transport = t;
     }
-    task->slice_bytes = slice_size(r->length, t != NULL ? t->ops->slice_bytes : 0);
+    plan_slices(task, t, &whole);
     task->slice_count = (uint32_t)((r->length - 1) / task->slice_bytes + 1);
+    task->retry_budget = RETRIES_MIN + RETRIES_PER_SLICE * task->slice_count;
     atomic_store_explicit(&task->pending, task->slice_count, memory_order_relaxed);
     return MC_OK;
 }
@@ -177,7 +201,8 @@ static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
                    const struct mc_transfer_request *requests, size_t *ended) {
     struct mc_route route = {0};
     size_t slices = 0;
-    bool overdue = chunk->deadline_ns != MC_WAIT_FOREVER && now_ns() >= chunk->deadline_ns;
+    bool overdue =
+        chunk->deadline_ns != MC_WAIT_FOREVER && now_ns(batch->engine) >= chunk->deadline_ns;
     for (size_t i = 0; i < chunk->count; i++) {
         struct mc_transfer_task *task = &chunk->tasks[i];
         task_init(task, batch, requests[i].length);
@@ -211,6 +236,7 @@ static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
 struct post_group {
     struct mc_transport *transport;
     struct mc_segment *segment;
+    uint8_t priority;
     size_t count;
     struct mc_slice_op *slices[MC_POST_MAX];
 };
@@ -220,17 +246,27 @@ static void flush(struct post_group *group) {
         return;
     }
     struct mc_transport *t = group->transport;
-    enum mc_status status = t->ops->post(t, group->slices, group->count);
-    for (size_t i = 0; status != MC_OK && i < group->count; i++) { /* none was taken */
-        mc_slice_note_failure(group->slices[i], status, true);
+    size_t back = mc_dispatch_post(&t->engine->dispatch[t->index], group->slices, group->count);
+    for (size_t i = 0; i < back; i++) {
+        mc_slice_note_refusal(group->slices[i]);
         mc_slice_route(group->slices[i]);
     }
     group->count = 0;
 }
 
-static void slice_init(struct mc_slice_op *slice, struct mc_transfer_task *task,
+static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
                        const struct mc_transfer_request *r, uint64_t offset, uint64_t length,
                        uint64_t deadline_ns, bool waiter_follows) {
+    struct mc_slice_op *slice = &s->base;
+    s->skipped_transports = 0;
+    s->spray.wait.length = length;
+    s->spray.wait.priority = task->priority;
+    s->spray.posted_ns = 0;
+    s->spray.tried = 0;
+    s->spray.rail = 0;
+    s->spray.held = false;
+    s->spray.last_resort = false;
+    memcpy(s->spray.distance, task->distance, sizeof(s->spray.distance));
     slice->waiter_follows = waiter_follows;
     slice->op = r->op;
     slice->local = (char *)r->local + offset;
@@ -239,6 +275,7 @@ static void slice_init(struct mc_slice_op *slice, struct mc_transfer_task *task,
     slice->segment = &task->slot->base;
     slice->deadline_ns = deadline_ns;
     slice->task = task;
+    slice->priority = task->priority;
     slice->attempts = 1;
     slice->rail = 0;
     slice->tried_transports = 0;
@@ -258,9 +295,11 @@ static void post_slice(struct post_group *group, struct mc_segment_slot *slot,
         return;
     }
     if (group->count == MC_POST_MAX || (group->count > 0 && (group->transport != slice->transport ||
-                                                             group->segment != slice->segment))) {
+                                                             group->segment != slice->segment ||
+                                                             group->priority != slice->priority))) {
         flush(group);
     }
+    group->priority = slice->priority;
     group->transport = slice->transport;
     group->segment = slice->segment;
     group->slices[group->count++] = slice;
@@ -270,7 +309,7 @@ static void post_all(struct mc_chunk *chunk, const struct mc_transfer_request *r
                      bool waiter_follows) {
     struct post_group group;
     group.count = 0;
-    struct mc_slice_op *next = chunk->slices;
+    struct mc_slice *next = chunk->slices;
     for (size_t i = 0; i < chunk->count; i++) {
         struct mc_transfer_task *task = &chunk->tasks[i];
         uint32_t count = task->slice_count;
@@ -283,7 +322,7 @@ static void post_all(struct mc_chunk *chunk, const struct mc_transfer_request *r
             uint64_t length = mc_min_u64(each, task->length - offset);
             slice_init(next, task, &requests[i], offset, length, chunk->deadline_ns,
                        waiter_follows);
-            post_slice(&group, task->slot, next);
+            post_slice(&group, task->slot, &next->base);
         }
     }
     flush(&group);
@@ -293,13 +332,13 @@ static void post_all(struct mc_chunk *chunk, const struct mc_transfer_request *r
 static uint64_t bounded_deadline(const struct mc_engine *engine, uint64_t deadline_ns) {
     return engine->slice_timeout_ns == 0
                ? deadline_ns
-               : mc_min_u64(deadline_ns, now_ns() + engine->slice_timeout_ns);
+               : mc_min_u64(deadline_ns, now_ns(engine) + engine->slice_timeout_ns);
 }
 
 /* Plans and posts the tasks of the chunk. `storage` holds as many slices as `storage_count`;
  * `waits`: the caller goes on to wait for the batch. */
 static void submit_chunk(struct mc_batch *batch, struct mc_chunk *chunk,
-                         const struct mc_transfer_request *requests, struct mc_slice_op *storage,
+                         const struct mc_transfer_request *requests, struct mc_slice *storage,
                          size_t storage_count, bool waits) {
     size_t ended = 0;
     size_t slices = plan(batch, chunk, requests, &ended);
@@ -333,6 +372,7 @@ static bool cancel_task(struct mc_engine *engine, struct mc_transfer_task *task)
     mc_slot_cancel_waiting(task->slot, task);
     for (unsigned i = 0; i < engine->transport_count; i++) {
         struct mc_transport *t = engine->transports[i];
+        mc_dispatch_cancel(&engine->dispatch[i], task);
         if (t->ops->cancel != NULL) {
             t->ops->cancel(t, &task->slot->base, task);
         }
@@ -428,7 +468,7 @@ static void sleep_until_done(struct mc_batch *batch, uint64_t until_ns) {
  * way. */
 static bool wait_done(struct mc_batch *batch, uint64_t deadline_ns) {
     while (!is_done(batch)) {
-        uint64_t now = now_ns();
+        uint64_t now = now_ns(batch->engine);
         uint64_t due = mc_min_u64(expire(batch, now), deadline_ns);
         if (is_done(batch)) {
             return true;
@@ -547,7 +587,7 @@ MC_PUBLIC enum mc_status mc_batch_create(struct mc_engine *engine, size_t capaci
 MC_PUBLIC enum mc_status mc_batch_free(struct mc_batch *batch) {
     struct mc_engine *engine = batch->engine;
     if (engine != NULL && !is_done(batch)) {
-        (void)expire(batch, now_ns());
+        (void)expire(batch, now_ns(batch->engine));
     }
     if (!is_done(batch)) {
         return MC_ERR_BUSY;
@@ -570,14 +610,13 @@ MC_PUBLIC enum mc_status mc_batch_free(struct mc_batch *batch) {
 static void submit(struct mc_batch *batch, const struct mc_transfer_request *requests, size_t count,
                    uint64_t deadline_ns, bool waits) {
     struct mc_chunk *chunk = mc_alloc(sizeof(*chunk) + count * sizeof(struct mc_transfer_task) +
-                                      count * sizeof(struct mc_slice_op));
+                                      count * sizeof(struct mc_slice));
     chunk->first = batch->task_count;
     chunk->count = count;
     chunk->deadline_ns = bounded_deadline(batch->engine, deadline_ns);
     chunk->tasks = (struct mc_transfer_task *)(chunk + 1);
     batch_arm(batch, count);
-    submit_chunk(batch, chunk, requests, (struct mc_slice_op *)(chunk->tasks + count), count,
-                 waits);
+    submit_chunk(batch, chunk, requests, (struct mc_slice *)(chunk->tasks + count), count, waits);
 }
 
 MC_PUBLIC enum mc_status mc_batch_submit(struct mc_batch *batch,
@@ -646,7 +685,7 @@ MC_PUBLIC enum mc_status mc_batch_cancel(struct mc_batch *batch, size_t index) {
 MC_PUBLIC enum mc_status mc_batch_task(struct mc_batch *batch, size_t index,
                                        struct mc_transfer_status *status) {
     if (batch->engine != NULL && !is_done(batch)) {
-        (void)expire(batch, now_ns());
+        (void)expire(batch, now_ns(batch->engine));
     }
     struct mc_transfer_task *task = find_task(batch, index);
     if (task == NULL) {
@@ -678,7 +717,7 @@ static enum mc_status transfer_few(struct mc_engine *engine,
                                    const struct mc_transfer_request *requests, size_t count,
                                    uint64_t deadline_ns) {
     struct mc_transfer_task tasks[MC_INLINE_TASKS];
-    struct mc_slice_op slices[MC_INLINE_TASKS];
+    struct mc_slice slices[MC_INLINE_TASKS];
     struct mc_batch batch;
     struct mc_chunk chunk = {
         .count = count, .deadline_ns = bounded_deadline(engine, deadline_ns), .tasks = tasks};

@@ -152,26 +152,6 @@ static enum mc_status start_reactors(struct mc_engine *engine) {
     return MC_OK;
 }
 
-static void register_counters(struct mc_engine *engine, const char *transport,
-                              struct mc_transport_counters *c) {
-    static const char *const ops[] = {"read", "write"};
-    char labels[128];
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(labels, sizeof(labels), "transport=\"%s\",op=\"%s\"", transport, ops[i]);
-        mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_transfer_bytes_total",
-                            labels, "bytes moved by completed slices", &c->bytes[i]);
-        mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slices_total", labels,
-                            "slices completed", &c->slices[i]);
-    }
-    snprintf(labels, sizeof(labels), "transport=\"%s\"", transport);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_failures_total",
-                        labels, "slices that a transport failed", &c->failures);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_retries_total",
-                        labels, "failed slices posted again on the same transport", &c->retries);
-    mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_slice_failovers_total",
-                        labels, "failed slices that went to another transport", &c->failovers);
-}
-
 static void register_engine_metrics(struct mc_engine *engine) {
     mc_metrics_register(engine->metrics, MC_METRIC_COUNTER, "mooncake_te_tasks_failed_total", "",
                         "requests that failed but for their deadline", &engine->tasks_failed);
@@ -204,18 +184,19 @@ static enum mc_status start_transports(struct mc_engine *engine,
             return status;
         }
         engine->transports[index] = t;
-        mc_rails_init(&engine->rails[index], t);
+        mc_dispatch_init(&engine->dispatch[index], t);
         engine->transport_count++;
         engine->local = table[i] == &mc_transport_local_ops ? t : engine->local;
-        register_counters(engine, table[i]->name, &engine->counters[index]);
+        mc_dispatch_register(&engine->dispatch[index], engine->metrics);
     }
     return MC_OK;
 }
 
 static void stop_transports(struct mc_engine *engine) {
     while (engine->transport_count > 0) {
-        struct mc_transport *t = engine->transports[--engine->transport_count];
-        t->ops->stop(t);
+        struct mc_dispatch *d = &engine->dispatch[--engine->transport_count];
+        d->transport->ops->stop(d->transport);
+        mc_dispatch_destroy(d);
     }
 }
 
@@ -231,6 +212,7 @@ static void init_parts(struct mc_engine *engine) {
     struct mc_rng rng;
     mc_rng_seed_system(&rng);
     engine->id = mc_uuid_make(&rng);
+    engine->clock = mc_clock_system();
     read_boot_id(engine->boot_id);
     engine->metrics = mc_metrics_create();
     register_engine_metrics(engine);

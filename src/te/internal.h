@@ -13,17 +13,19 @@
 
 #include "io/io.h"
 #include "meta/meta.h"
+#include "te/spray.h"
 #include "te/te.h"
 #include "te/worker.h"
 #include "wire/segment_desc.h"
 
-#define MC_SEGMENTS_MAX        65536 /* open at a time; ids are slot + 65536 * generation */
-#define MC_SEGMENT_BUCKETS     1024
-#define MC_SLICE_ATTEMPTS      3 /* posts of a slice on one transport */
-#define MC_SLICES_PER_TASK_MAX 64
-#define MC_POST_MAX            64 /* slices a post() call */
-#define MC_INLINE_TASKS        16 /* mc_transfer uses no heap up to here */
-#define MC_NOTIFY_MAX          4096
+#define MC_SEGMENTS_MAX         65536 /* open at a time; ids are slot + 65536 * generation */
+#define MC_SEGMENT_BUCKETS      1024
+#define MC_SLICE_ATTEMPTS       3 /* posts of a slice on one transport */
+#define MC_SLICES_PER_TASK_MAX  64
+#define MC_SPRAYED_PER_TASK_MAX 256 /* the same where there are several rails */
+#define MC_POST_MAX             64  /* slices a post() call */
+#define MC_INLINE_TASKS         16  /* mc_transfer uses no heap up to here */
+#define MC_NOTIFY_MAX           4096
 
 struct mc_transfer_task;
 
@@ -50,6 +52,9 @@ struct mc_segment_slot {
     _Atomic uint64_t refresh_failed_ns; /* when, 0 = it did not */
     struct mc_job refresh_job;
     struct mc_job reclaim_job;
+    /* By transport: health of each rail's way to this peer. Made with the first failure; freed with
+     * the engine, for slices in flight look at it. */
+    _Atomic(struct mc_health *) links[MC_TRANSPORT_MAX];
 };
 static inline struct mc_segment_slot *mc_slot_of(struct mc_segment *segment) {
     return (struct mc_segment_slot *)segment;
@@ -84,6 +89,10 @@ struct mc_transfer_task {
     uint64_t length;
     uint64_t slice_bytes; /* of every slice but the last */
     uint32_t slice_count;
+    uint32_t retry_budget;
+    _Atomic uint32_t retries;
+    uint8_t priority;
+    uint8_t distance[MC_RAILS_MAX]; /* of the rails of `transport`, when it is sprayed */
     struct mc_transport *transport; /* first choice */
 };
 
@@ -94,7 +103,7 @@ struct mc_chunk {
     size_t count;
     uint64_t deadline_ns;
     struct mc_transfer_task *tasks;
-    struct mc_slice_op *slices; /* of all tasks, in order; NULL = none */
+    struct mc_slice *slices; /* of all tasks, in order; NULL = none */
     bool owns_slices;
 };
 
@@ -120,12 +129,28 @@ struct mc_batch {
     struct mc_job notify_job;
 };
 
+/* A slice as the engine sees it. */
+struct mc_slice {
+    struct mc_slice_op base; /* first */
+    struct mc_spray_item spray;
+    uint32_t skipped_transports; /* bit per transport whose rails were all paused */
+    int32_t refused;             /* by mc_dispatch_post: why; MC_OK = no rail may carry it now */
+};
+static inline struct mc_slice *mc_slice_of(struct mc_slice_op *op) {
+    return mc_container_of(op, struct mc_slice, base);
+}
+
 /* Ends a slice for good. */
 void mc_slice_end(struct mc_slice_op *slice, enum mc_status status);
 /* Gives an unposted slice its next home, or ends it. */
 void mc_slice_route(struct mc_slice_op *slice);
 /* A slice failed on its transport: decides where it may go next, without sending it there. */
 void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, bool retryable);
+/* The same for a slice that mc_dispatch_post gave back. */
+void mc_slice_note_refusal(struct mc_slice_op *slice);
+/* Whether the slice may go on at all: MC_OK, or what it is to end with (cancelled, another slice of
+ * the task failed, the peer restarted, too many failures). */
+enum mc_status mc_slice_verdict(struct mc_slice_op *slice);
 
 /* Costs of a segment's transports at one moment. */
 struct mc_route {
@@ -153,22 +178,44 @@ void mc_batch_drop_segments(struct mc_batch *batch);
 
 /* ---- engine ---- */
 
-/* Updated once a slice; a line of its own each. */
-struct mc_transport_counters {
-    struct mc_metric bytes[2]; /* by enum mc_transfer_op */
-    struct mc_metric slices[2];
-    struct mc_metric failures;  /* slices that ended with an error, to be retried or not */
+struct mc_dispatch_sum { /* what a sum over the rails of a transport is about */
+    const struct mc_dispatch *dispatch;
+    enum mc_transfer_op op;
+};
+
+/* dispatch.c: between the road and a transport. */
+struct mc_dispatch {
+    struct mc_transport *transport;
+    bool sprayed;      /* several rails: every slice is placed by the spray */
+    bool asynchronous; /* post() may leave slices in flight */
+    unsigned rail_count;
+    struct mc_rail *rails;
+    struct mc_spray spray;
+    pthread_mutex_t lock;       /* the spray's queue */
+    _Atomic uint32_t pump;      /* enum in dispatch.c */
+    _Atomic uint32_t tick;      /* which posts are measured, where not all are */
     struct mc_metric retries;   /* posts again on the same transport */
     struct mc_metric failovers; /* slices that left for another transport */
-} __attribute__((aligned(MC_CACHE_LINE)));
-
-/* The rails of one transport. */
-struct mc_rails {
-    unsigned count;      /* at least 1 */
-    _Atomic uint32_t up; /* bit per rail */
-    struct mc_rail_info info[MC_RAILS_MAX];
+    struct mc_metric queued;    /* slices that had to wait for a rail */
+    struct mc_dispatch_sum sums[2];
 };
-void mc_rails_init(struct mc_rails *rails, struct mc_transport *t);
+void mc_dispatch_init(struct mc_dispatch *d, struct mc_transport *t);
+void mc_dispatch_destroy(struct mc_dispatch *d);
+void mc_dispatch_register(struct mc_dispatch *d, struct mc_metrics *m); /* telemetry.c */
+/* Posts slices of one segment, by the rails that suit them best, or lets them wait for one. Those
+ * that were not taken are moved to the front with `refused` set; returns how many. */
+size_t mc_dispatch_post(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count);
+/* The slice came back from the transport, whether well or not. Before mc_slice_end. */
+void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status);
+/* Lets waiting slices go where there is room. After mc_slice_end. */
+void mc_dispatch_pump(struct mc_dispatch *d);
+/* Takes the task's slices out of the queue and ends them. */
+void mc_dispatch_cancel(struct mc_dispatch *d, struct mc_transfer_task *task);
+/* Whether the way to this peer is paused after failures; takes the probe when that time is over. */
+bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot);
+/* Asks the transport how far its rails are from this memory. */
+void mc_dispatch_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
+                           uint8_t distance[MC_RAILS_MAX]);
 
 struct mc_engine {
     struct mc_engine_options options; /* strings are owned */
@@ -187,10 +234,10 @@ struct mc_engine {
     struct mc_reactor *reactors[16];
     unsigned reactor_count;
     struct mc_transport *transports[MC_TRANSPORT_MAX];
-    struct mc_rails rails[MC_TRANSPORT_MAX];
+    struct mc_dispatch dispatch[MC_TRANSPORT_MAX]; /* by transport index */
+    const struct mc_clock *clock;                  /* of scheduling: deadlines, rails */
     unsigned transport_count;
     struct mc_transport *local; /* serves MC_LOCAL_SEGMENT alone; NULL when disabled */
-    struct mc_transport_counters counters[MC_TRANSPORT_MAX];
     struct mc_metric tasks_failed;
     struct mc_metric tasks_timed_out;
     struct mc_metric refreshes;

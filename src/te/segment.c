@@ -73,12 +73,20 @@ static void close_transports(struct mc_segment_slot *slot) {
     }
 }
 
+/* No slice is in flight any more. */
+static void free_links(struct mc_segment_slot *slot) {
+    for (unsigned i = 0; i < MC_TRANSPORT_MAX; i++) {
+        free(atomic_exchange_explicit(&slot->links[i], NULL, memory_order_acq_rel));
+    }
+}
+
 static void reclaim(struct mc_job *job) {
     struct mc_segment_slot *slot = mc_container_of(job, struct mc_segment_slot, reclaim_job);
     struct mc_engine *engine = slot->base.engine;
     close_transports(slot);
     mc_peer_desc_put(slot->desc);
     slot->desc = NULL;
+    free_links(slot);
     pthread_mutex_lock(&engine->table_lock);
     engine->free_slots[engine->free_count++] = (uint32_t)(slot->base.id % MC_SEGMENTS_MAX);
     pthread_mutex_unlock(&engine->table_lock);
@@ -384,6 +392,7 @@ void mc_segments_destroy(struct mc_engine *engine) {
             close_transports(slot);
             mc_peer_desc_put(slot->desc);
         }
+        free_links(slot);
         pthread_mutex_destroy(&slot->lock);
         pthread_mutex_destroy(&slot->refresh_lock);
         free(slot);
@@ -670,18 +679,31 @@ bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t lengt
     return route->desc == NULL || mc_peer_desc_find(route->desc, addr, length) != NULL;
 }
 
+static bool can_serve(const struct mc_route *route, const struct mc_slice_op *slice, unsigned i) {
+    struct mc_engine *engine = route->slot->base.engine;
+    struct mc_transport *t = engine->transports[i];
+    return route->cost[i] != UINT32_MAX && (slice->tried_transports & (1u << i)) == 0 &&
+           (t->ops->serves == NULL || t->ops->serves(t, &route->slot->base, slice));
+}
+
 struct mc_transport *mc_route_choose(const struct mc_route *route,
                                      const struct mc_slice_op *slice) {
     struct mc_engine *engine = route->slot->base.engine;
-    struct mc_transport *best = NULL;
-    uint32_t best_cost = UINT32_MAX;
+    struct mc_transport *best = NULL, *paused = NULL;
+    uint32_t best_cost = UINT32_MAX, paused_cost = UINT32_MAX;
     for (unsigned i = 0; i < engine->transport_count; i++) {
-        struct mc_transport *t = engine->transports[i];
-        if (route->cost[i] < best_cost && (slice->tried_transports & (1u << i)) == 0 &&
-            (t->ops->serves == NULL || t->ops->serves(t, &route->slot->base, slice))) {
-            best = t;
-            best_cost = route->cost[i];
+        if (route->cost[i] >= best_cost || !can_serve(route, slice, i)) {
+            continue;
         }
+        if (mc_dispatch_is_paused(&engine->dispatch[i], route->slot)) {
+            if (route->cost[i] < paused_cost) {
+                paused = engine->transports[i];
+                paused_cost = route->cost[i];
+            }
+            continue;
+        }
+        best = engine->transports[i];
+        best_cost = route->cost[i];
     }
-    return best;
+    return best != NULL ? best : paused; /* a bad way is better than none */
 }

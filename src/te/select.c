@@ -2,9 +2,10 @@
  * The road of a slice: which transport next, and when it ends.
  *
  * Every failure, of whatever stage (posting refused, completion with an error, a transport's own
- * time-out), takes the same steps: the same transport again while it says that may help and fewer
- * than MC_SLICE_ATTEMPTS posts were made; then the cheapest transport not tried; when none is left
- * the descriptor is fetched once and, if the same peer still answers, the round begins anew; then
+ * time-out), takes the same steps: while the transport says that may help, another of its rails, or
+ * where it has one only the same again until MC_SLICE_ATTEMPTS posts were made; then the next
+ * transport not tried; then those passed over because all their rails pause; when none is left the
+ * descriptor is fetched once and, if the same peer still answers, the round begins anew; then
  * the slice ends with its first error and so does the task, except that a write whose bytes may
  * still arrive is not called over (mc_write_is_over): whoever hears that gives the place away. A
  * slice known complete never comes here. A cancelled task's slices end at their next step.
@@ -69,43 +70,70 @@ void mc_slice_end(struct mc_slice_op *slice, enum mc_status status) {
     }
 }
 
+static struct mc_dispatch *dispatch_of(const struct mc_slice_op *slice) {
+    return &slice->segment->engine->dispatch[slice->transport->index];
+}
+
+static void leave_transport(struct mc_slice_op *slice) {
+    slice->tried_transports |= 1u << slice->transport->index;
+    slice->attempts = 0;
+    mc_slice_of(slice)->spray.tried = 0;
+}
+
 void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, bool retryable) {
-    struct mc_segment_slot *slot = mc_slot_of(slice->segment);
-    struct mc_transport_counters *counters = &slot->base.engine->counters[slice->transport->index];
-    mc_metric_add(&counters->failures, 1);
+    struct mc_transfer_task *task = task_of(slice);
+    struct mc_dispatch *d = dispatch_of(slice);
+    struct mc_spray_item *item = &mc_slice_of(slice)->spray;
+    mc_metric_add(&d->rails[slice->rail].errors, 1);
+    atomic_fetch_add_explicit(&task->retries, 1, memory_order_relaxed);
     if (outweighs(slice, status, slice->first_error)) {
         slice->first_error = status;
     }
-    atomic_store_explicit(&slot->stale, 1, memory_order_relaxed);
-    if (retryable && slice->attempts < MC_SLICE_ATTEMPTS) {
-        mc_metric_add(&counters->retries, 1);
+    atomic_store_explicit(&mc_slot_of(slice->segment)->stale, 1, memory_order_relaxed);
+    bool again = slice->attempts < MC_SLICE_ATTEMPTS;
+    if (d->sprayed) { /* each rail once */
+        item->tried |= (uint16_t)(1u << slice->rail);
+        again = mc_spray_usable(&d->spray, item) > 0;
+    }
+    if (retryable && again) {
+        mc_metric_add(&d->retries, 1);
         return;
     }
-    slice->tried_transports |= 1u << slice->transport->index;
-    slice->attempts = 0;
+    leave_transport(slice);
 }
 
-/* Whether the slice may go on at all; ends it otherwise. */
-static bool may_go_on(struct mc_slice_op *slice) {
+void mc_slice_note_refusal(struct mc_slice_op *slice) {
+    struct mc_slice *s = mc_slice_of(slice);
+    if (s->refused != MC_OK) {
+        mc_slice_note_failure(slice, s->refused, true);
+        return;
+    }
+    s->skipped_transports |= 1u << slice->transport->index;
+    leave_transport(slice);
+}
+
+enum mc_status mc_slice_verdict(struct mc_slice_op *slice) {
     struct mc_transfer_task *task = task_of(slice);
     struct mc_segment_slot *slot = mc_slot_of(slice->segment);
+    enum mc_status own = slice->first_error;
     int32_t cancel = atomic_load_explicit(&task->cancel, memory_order_acquire);
     if (cancel != MC_OK) {
-        mc_slice_end(slice, cancel);
-        return false;
+        return cancel;
     }
     int32_t failed = atomic_load_explicit(&task->error, memory_order_relaxed);
     if (failed != MC_OK) { /* another slice of the task has failed for good */
-        mc_slice_end(slice, slice->first_error != MC_OK ? slice->first_error : failed);
-        return false;
+        return own != MC_OK ? own : (enum mc_status)failed;
+    }
+    if (own != MC_OK &&
+        atomic_load_explicit(&task->retries, memory_order_relaxed) > task->retry_budget) {
+        return own;
     }
     uint32_t incarnation = atomic_load_explicit(&slot->incarnation, memory_order_acquire);
     if (slice->incarnation != 0 && slice->incarnation != incarnation) {
-        mc_slice_end(slice, slice->first_error != MC_OK ? slice->first_error : MC_ERR_CLOSED);
-        return false;
+        return own != MC_OK ? own : MC_ERR_CLOSED;
     }
     slice->incarnation = incarnation;
-    return true;
+    return MC_OK;
 }
 
 /* No transport is left. */
@@ -118,6 +146,18 @@ static void exhausted(struct mc_slice_op *slice) {
     mc_slice_end(slice, slice->first_error != MC_OK ? slice->first_error : MC_ERR_NO_TRANSPORT);
 }
 
+/* Those that were passed over because they pause: a bad way is better than none. */
+static bool try_last_resort(struct mc_slice_op *slice) {
+    struct mc_slice *s = mc_slice_of(slice);
+    if (s->skipped_transports == 0 || s->spray.last_resort) {
+        return false;
+    }
+    s->spray.last_resort = true;
+    slice->tried_transports &= ~s->skipped_transports;
+    s->skipped_transports = 0;
+    return true;
+}
+
 static struct mc_transport *next_transport(const struct mc_route *route,
                                            struct mc_slice_op *slice) {
     struct mc_transport *last = slice->transport;
@@ -125,29 +165,42 @@ static struct mc_transport *next_transport(const struct mc_route *route,
         return last;
     }
     struct mc_transport *t = mc_route_choose(route, slice);
-    if (t != NULL && last != NULL) {
-        mc_metric_add(&last->engine->counters[last->index].failovers, 1);
+    if (t == NULL && try_last_resort(slice)) {
+        t = mc_route_choose(route, slice);
     }
+    if (t == NULL) {
+        return NULL;
+    }
+    if (last != NULL) {
+        mc_metric_add(&dispatch_of(slice)->failovers, 1);
+    }
+    mc_dispatch_distances(&t->engine->dispatch[t->index], slice,
+                          mc_slice_of(slice)->spray.distance);
     return t;
 }
 
 void mc_slice_route(struct mc_slice_op *slice) {
     struct mc_route route;
     mc_route_open(&route, mc_slot_of(slice->segment));
-    while (may_go_on(slice)) {
+    for (;;) {
+        enum mc_status verdict = mc_slice_verdict(slice);
+        if (verdict != MC_OK) {
+            mc_slice_end(slice, verdict);
+            break;
+        }
         struct mc_transport *t = next_transport(&route, slice);
         if (t == NULL) {
             exhausted(slice);
             break;
         }
         slice->transport = t;
+        slice->rail = 0;
         slice->waiter_follows = false; /* this may be any thread */
         slice->attempts++;
-        enum mc_status status = t->ops->post(t, &slice, 1);
-        if (status == MC_OK) {
+        if (mc_dispatch_post(&t->engine->dispatch[t->index], &slice, 1) == 0) {
             break; /* taken: no longer ours */
         }
-        mc_slice_note_failure(slice, status, true);
+        mc_slice_note_refusal(slice);
     }
     mc_route_close(&route);
 }
@@ -172,19 +225,28 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status) {
     }
     slice->tried_transports = MC_SLICE_REFRESHED;
     slice->attempts = 0;
+    mc_slice_of(slice)->skipped_transports = 0;
+    mc_slice_of(slice)->spray.tried = 0;
+    mc_slice_of(slice)->spray.last_resort = false;
     slice->transport = NULL;
     mc_slice_route(slice);
 }
 
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable) {
+    struct mc_dispatch *d = dispatch_of(slice);
+    struct mc_spray_item *item = &mc_slice_of(slice)->spray;
     if (__builtin_expect(status == MC_OK, 1)) {
-        struct mc_transport *t = slice->transport;
-        struct mc_transport_counters *counters = &t->engine->counters[t->index];
-        mc_metric_add(&counters->bytes[slice->op], (int64_t)slice->length);
-        mc_metric_add(&counters->slices[slice->op], 1);
+        struct mc_rail *rail = &d->rails[slice->rail];
+        if (item->held || item->posted_ns != 0) {
+            mc_dispatch_ended(d, mc_slice_of(slice), status);
+        }
+        mc_metric_add(&rail->bytes[slice->op][slice->priority], (int64_t)slice->length);
+        mc_metric_add(&rail->slices[slice->op][slice->priority], 1);
         mc_slice_end(slice, MC_OK);
-        return;
+    } else {
+        mc_dispatch_ended(d, mc_slice_of(slice), status);
+        mc_slice_note_failure(slice, status, retryable);
+        mc_slice_route(slice);
     }
-    mc_slice_note_failure(slice, status, retryable);
-    mc_slice_route(slice);
+    mc_dispatch_pump(d);
 }

@@ -88,7 +88,8 @@ struct mc_slice_op {
     uint64_t length;
     struct mc_segment *segment;
     uint64_t deadline_ns;
-    void *task; /* engine's */
+    void *task;       /* engine's */
+    uint8_t priority; /* 0 = high, 1 = medium, 2 = low; also for the transport's own queues */
     /* The posting thread is about to call the transport's progress() for this segment and stays
      * until the slice ended, so the transport need not have it driven by a reactor as well. Only a
      * hint for speed; never set on a retry. */

@@ -1,0 +1,365 @@
+/*
+ * Between the road (select.c) and a transport: slices are placed on rails, or wait for one.
+ *
+ * Most transports have one rail. Their slices go straight through, one post() for the group and no
+ * lock; now and then one is timed. Where there are several rails the spray places each slice;
+ * likewise slices of lower priority on any transport that leaves slices in flight, for they must
+ * keep behind those of higher.
+ *
+ * Whoever ends a slice lets waiting ones go ("pump"), one thread at a time: another that comes
+ * meanwhile leaves word and goes on, so nobody waits and nothing is forgotten. Memory order: a
+ * slice is put into the queue before its thread looks for room, and room is made before its thread
+ * looks into the queue, both sequentially consistent; so at least one of the two sees the other.
+ */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "te/internal.h"
+
+enum pump_state { PUMP_IDLE, PUMP_RUNS, PUMP_AGAIN };
+
+#define MEASURE_ONE_IN 16
+
+static uint64_t now_ns(const struct mc_dispatch *d) {
+    return mc_now_ns(d->transport->engine->clock);
+}
+
+/* ---- life ---- */
+
+void mc_dispatch_init(struct mc_dispatch *d, struct mc_transport *t) {
+    static const uint32_t strict[MC_PRIORITIES];
+    struct mc_rail_info info[MC_RAILS_MAX];
+    unsigned count = t->ops->rails == NULL ? 0 : t->ops->rails(t, info, MC_RAILS_MAX);
+    MC_ASSERT(count <= MC_RAILS_MAX);
+    if (count == 0) {
+        count = 1;
+        info[0] = (struct mc_rail_info){.numa_node = -1, .up = true};
+        snprintf(info[0].name, sizeof(info[0].name), "%s", t->ops->name);
+    }
+    d->transport = t;
+    d->sprayed = count > 1;
+    d->asynchronous = t->ops->cancel != NULL;
+    d->rail_count = count;
+    d->rails = aligned_alloc(MC_CACHE_LINE, count * sizeof(*d->rails));
+    MC_ASSERT(d->rails != NULL);
+    for (unsigned i = 0; i < count; i++) {
+        mc_rail_init(&d->rails[i], &info[i]);
+    }
+    mc_spray_init(&d->spray, d->rails, count, strict);
+    pthread_mutex_init(&d->lock, NULL);
+    atomic_store_explicit(&d->pump, PUMP_IDLE, memory_order_relaxed);
+    atomic_store_explicit(&d->tick, 0, memory_order_release);
+}
+
+void mc_dispatch_destroy(struct mc_dispatch *d) {
+    pthread_mutex_destroy(&d->lock);
+    free(d->rails);
+}
+
+void mc_rail_set_up(struct mc_transport *t, unsigned rail, bool up) {
+    struct mc_dispatch *d = &t->engine->dispatch[t->index];
+    MC_ASSERT(rail < d->rail_count);
+    if (atomic_exchange_explicit(&d->rails[rail].up, up, memory_order_acq_rel) == up) {
+        return;
+    }
+    mc_info("rail is %s transport=%s rail=%s", up ? "up" : "down", t->ops->name,
+            d->rails[rail].info.name);
+    if (up) { /* what it did before says nothing about now */
+        mc_health_reset(&d->rails[rail].health);
+    }
+    mc_dispatch_pump(d);
+}
+
+void mc_dispatch_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
+                           uint8_t distance[MC_RAILS_MAX]) {
+    struct mc_transport *t = d->transport;
+    memset(distance, 0, MC_RAILS_MAX);
+    for (unsigned i = 0; i < d->rail_count && t->ops->rail_distance != NULL; i++) {
+        distance[i] = mc_rail_distance_code(t->ops->rail_distance(t, i, op));
+    }
+}
+
+/* ---- health of the way to a peer ---- */
+
+static _Atomic(struct mc_health *) *links_of(const struct mc_dispatch *d,
+                                             const struct mc_slice_op *op) {
+    return &mc_slot_of(op->segment)->links[d->transport->index];
+}
+
+static void make_links(const struct mc_dispatch *d, const struct mc_slice_op *op) {
+    _Atomic(struct mc_health *) *at = links_of(d, op);
+    struct mc_health *none = NULL;
+    if (atomic_load_explicit(at, memory_order_acquire) == NULL) {
+        struct mc_health *made = mc_zalloc(d->rail_count * sizeof(*made));
+        if (!atomic_compare_exchange_strong_explicit(at, &none, made, memory_order_acq_rel,
+                                                     memory_order_acquire)) {
+            free(made);
+        }
+    }
+}
+
+bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot) {
+    struct mc_health *links =
+        atomic_load_explicit(&slot->links[d->transport->index], memory_order_acquire);
+    if (links == NULL || d->sprayed) { /* of several rails the spray knows which are */
+        return false;
+    }
+    return !mc_health_good(links) && !mc_health_take(links, now_ns(d));
+}
+
+/* Whether the failure is the rail's, or the way's, and not that of what was asked. */
+static bool is_to_blame(enum mc_status status) {
+    switch (status) {
+    case MC_ERR_IO:
+    case MC_ERR_TIMEOUT:
+    case MC_ERR_CLOSED:
+    case MC_ERR_UNREACHABLE:
+    case MC_ERR_PROTOCOL:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static enum mc_spray_end how_ended(const struct mc_slice_op *op, enum mc_status status) {
+    if (status == MC_OK) {
+        return MC_SPRAY_ARRIVED;
+    }
+    const struct mc_transfer_task *task = op->task;
+    bool given_up = atomic_load_explicit(&task->cancel, memory_order_relaxed) != MC_OK;
+    return !given_up && is_to_blame(status) ? MC_SPRAY_FAILED : MC_SPRAY_RELEASED;
+}
+
+void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status) {
+    enum mc_spray_end how = how_ended(&slice->base, status);
+    bool timed = slice->spray.posted_ns != 0;
+    if (how == MC_SPRAY_FAILED) {
+        make_links(d, &slice->base);
+        slice->spray.links = links_of(d, &slice->base);
+    }
+    if (slice->spray.held || timed || how == MC_SPRAY_FAILED) {
+        uint64_t now = timed || how == MC_SPRAY_FAILED ? now_ns(d) : 0;
+        mc_spray_end(&d->spray, &slice->spray, how, slice->base.segment, now);
+    }
+}
+
+/* ---- posting ---- */
+
+static void hand_back(struct mc_dispatch *d, struct mc_slice_op *op, enum mc_status status,
+                      struct mc_slice_op **slices, size_t *back) {
+    mc_slice_of(op)->refused = status;
+    mc_dispatch_ended(d, mc_slice_of(op), status);
+    slices[(*back)++] = op;
+}
+
+/* Straight through to the only rail. */
+static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count) {
+    struct mc_rail *rail = &d->rails[0];
+    uint32_t tick = atomic_load_explicit(&d->tick, memory_order_relaxed);
+    atomic_store_explicit(&d->tick, tick + 1, memory_order_relaxed); /* a lost one is no loss */
+    bool failed_before = atomic_load_explicit(links_of(d, slices[0]), memory_order_relaxed) != NULL;
+    bool timed = tick % MEASURE_ONE_IN == 0;
+    uint64_t now = timed || failed_before ? now_ns(d) : 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct mc_spray_item *item = &mc_slice_of(slices[i])->spray;
+        bytes += slices[i]->length;
+        item->posted_ns = failed_before ? now : 0;
+        item->ahead = 0;
+        item->links = links_of(d, slices[i]);
+        item->held = d->asynchronous;
+        if (d->asynchronous) {
+            atomic_fetch_add_explicit(&rail->inflight[0], slices[i]->length, memory_order_relaxed);
+        }
+    }
+    if (timed) { /* the last one ends when all have */
+        struct mc_spray_item *last = &mc_slice_of(slices[count - 1])->spray;
+        last->posted_ns = now;
+        last->ahead = d->asynchronous ? mc_rail_inflight(rail) : bytes;
+    }
+    struct mc_slice_op *group[MC_POST_MAX]; /* a taken slice may be gone, and the array with it */
+    memcpy(group, slices, count * sizeof(*group));
+    enum mc_status status = d->transport->ops->post(d->transport, group, count);
+    size_t back = 0;
+    for (size_t i = 0; status != MC_OK && i < count; i++) {
+        hand_back(d, slices[i], status, slices, &back);
+    }
+    return back;
+}
+
+/* Posts slices that have a rail, in runs of one rail and one segment. */
+static void post_placed(struct mc_dispatch *d, struct mc_slice_op **placed, size_t count,
+                        struct mc_slice_op **slices, size_t *back) {
+    struct mc_slice_op *run[MC_POST_MAX];
+    for (unsigned rail = 0; rail < d->rail_count && count > 0; rail++) {
+        size_t kept = 0, at = 0;
+        while (at < count) {
+            struct mc_segment *segment = NULL;
+            size_t n = 0;
+            for (kept = 0, at = 0; at < count; at++) {
+                bool mine =
+                    placed[at]->rail == rail && (segment == NULL || segment == placed[at]->segment);
+                if (mine) {
+                    segment = placed[at]->segment;
+                    run[n++] = placed[at];
+                } else {
+                    placed[kept++] = placed[at];
+                }
+            }
+            count = kept;
+            if (n == 0) {
+                break;
+            }
+            at = 0;
+            struct mc_slice_op *posted[MC_POST_MAX];
+            memcpy(posted, run, n * sizeof(*run));
+            enum mc_status status = d->transport->ops->post(d->transport, posted, n);
+            for (size_t i = 0; status != MC_OK && i < n; i++) {
+                hand_back(d, run[i], status, slices, back);
+            }
+        }
+    }
+}
+
+static void enqueue(struct mc_dispatch *d, struct mc_slice_op **waiting, size_t count,
+                    uint64_t now) {
+    pthread_mutex_lock(&d->lock);
+    for (size_t i = 0; i < count; i++) {
+        waiting[i]->waiter_follows = false; /* any thread may post it */
+        mc_qos_push(&d->spray.queue, &mc_slice_of(waiting[i])->spray.wait, now);
+    }
+    pthread_mutex_unlock(&d->lock);
+    mc_metric_add(&d->queued, (int64_t)count);
+}
+
+static size_t post_sprayed(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count) {
+    struct mc_slice_op *placed[MC_POST_MAX], *waiting[MC_POST_MAX];
+    size_t placed_count = 0, waiting_count = 0, back = 0;
+    uint64_t now = now_ns(d);
+    for (size_t i = 0; i < count; i++) {
+        struct mc_spray_item *item = &mc_slice_of(slices[i])->spray;
+        item->links = links_of(d, slices[i]);
+        int rail = mc_spray_choose(&d->spray, item, false, now);
+        if (rail >= 0) {
+            slices[i]->rail = (uint16_t)rail;
+            placed[placed_count++] = slices[i];
+        } else if (rail == MC_SPRAY_WAIT) {
+            waiting[waiting_count++] = slices[i];
+        } else {
+            mc_slice_of(slices[i])->refused = MC_OK;
+            slices[back++] = slices[i];
+        }
+    }
+    if (waiting_count > 0) {
+        enqueue(d, waiting, waiting_count, now);
+    }
+    post_placed(d, placed, placed_count, slices, &back);
+    if (waiting_count > 0) {
+        mc_dispatch_pump(d);
+    }
+    return back;
+}
+
+size_t mc_dispatch_post(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count) {
+    bool keeps_behind = d->asynchronous && slices[0]->priority > 0;
+    return d->sprayed || keeps_behind ? post_sprayed(d, slices, count)
+                                      : post_plain(d, slices, count);
+}
+
+/* ---- the queue ---- */
+
+/* Takes slices that have found a rail, or have none left, out of the queue. */
+static size_t take(struct mc_dispatch *d, struct mc_slice_op **taken, size_t *lost) {
+    size_t count = 0;
+    uint64_t now = now_ns(d);
+    *lost = 0;
+    pthread_mutex_lock(&d->lock);
+    while (count + *lost < MC_POST_MAX) {
+        struct mc_spray_item *item = mc_spray_next(&d->spray, false, now);
+        if (item == NULL) {
+            break;
+        }
+        struct mc_slice *slice = mc_container_of(item, struct mc_slice, spray);
+        if (item->rail == MC_RAILS_MAX) {
+            slice->refused = MC_OK;
+            taken[MC_POST_MAX - ++*lost] = &slice->base;
+        } else {
+            slice->base.rail = item->rail;
+            taken[count++] = &slice->base;
+        }
+    }
+    pthread_mutex_unlock(&d->lock);
+    return count;
+}
+
+static void send_on(struct mc_slice_op **slices, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        mc_slice_note_refusal(slices[i]);
+        mc_slice_route(slices[i]);
+    }
+}
+
+static bool pump_once(struct mc_dispatch *d) {
+    struct mc_slice_op *taken[MC_POST_MAX], *placed[MC_POST_MAX], *refused[MC_POST_MAX];
+    size_t lost, back = 0, placed_count = 0;
+    size_t count = take(d, taken, &lost);
+    for (size_t i = 0; i < count; i++) {
+        enum mc_status verdict = mc_slice_verdict(taken[i]);
+        if (verdict == MC_OK) {
+            placed[placed_count++] = taken[i];
+            continue;
+        }
+        mc_spray_end(&d->spray, &mc_slice_of(taken[i])->spray, MC_SPRAY_RELEASED, NULL, 0);
+        mc_slice_end(taken[i], verdict);
+    }
+    post_placed(d, placed, placed_count, refused, &back);
+    send_on(refused, back);
+    send_on(taken + MC_POST_MAX - lost, lost);
+    return count + lost > 0;
+}
+
+void mc_dispatch_pump(struct mc_dispatch *d) {
+    if (!mc_qos_any(&d->spray.queue)) {
+        return;
+    }
+    uint32_t state = PUMP_IDLE;
+    while (!atomic_compare_exchange_weak(&d->pump, &state,
+                                         state == PUMP_IDLE ? PUMP_RUNS : PUMP_AGAIN)) {
+    }
+    if (state != PUMP_IDLE) {
+        return; /* who runs looks again */
+    }
+    do {
+        while (pump_once(d)) {
+        }
+        state = PUMP_RUNS;
+    } while (!atomic_compare_exchange_strong(&d->pump, &state, PUMP_IDLE) &&
+             atomic_exchange(&d->pump, PUMP_RUNS) == PUMP_AGAIN);
+}
+
+void mc_dispatch_cancel(struct mc_dispatch *d, struct mc_transfer_task *task) {
+    struct mc_list mine;
+    mc_list_init(&mine);
+    if (!mc_qos_any(&d->spray.queue)) {
+        return;
+    }
+    pthread_mutex_lock(&d->lock);
+    for (unsigned p = 0; p < MC_PRIORITIES; p++) {
+        struct mc_list *queue = &d->spray.queue.queues[p];
+        for (struct mc_list *at = queue->next, *next; at != queue; at = next) {
+            struct mc_spray_item *item = mc_container_of(at, struct mc_spray_item, wait.link);
+            next = at->next;
+            if (mc_container_of(item, struct mc_slice, spray)->base.task == task) {
+                mc_qos_remove(&d->spray.queue, &item->wait, false);
+                mc_list_push_back(&mine, &item->wait.link);
+            }
+        }
+    }
+    pthread_mutex_unlock(&d->lock);
+    while (!mc_list_empty(&mine)) {
+        struct mc_spray_item *item = mc_container_of(mine.next, struct mc_spray_item, wait.link);
+        mc_list_del(&item->wait.link);
+        mc_slice_end(&mc_container_of(item, struct mc_slice, spray)->base,
+                     atomic_load_explicit(&task->cancel, memory_order_relaxed));
+    }
+}
