@@ -124,7 +124,9 @@ void mc_rail_sample(struct mc_rail *rail, uint64_t ahead, uint64_t took_ns, uint
     double took = (double)mc_max_u64(took_ns, 1);
     double each = atomic_load_explicit(&rail->ns_per_byte, memory_order_relaxed);
     double beyond = took - (double)ahead * each; /* what transmission does not explain */
-    double latency = note_latency(rail, beyond > 0 ? beyond : 0, now_ns);
+    /* Faster than believed: no word about latency. */
+    double latency = beyond > 0 ? note_latency(rail, beyond, now_ns)
+                                : atomic_load_explicit(&rail->latency_ns, memory_order_relaxed);
     if (took > LATENCY_DOMINATES * latency || each <= 0) {
         double speed = (double)ahead * 1e9 / (took > latency ? took - latency : took);
         mc_ewma_add(&rail->bandwidth, speed, now_ns, MC_RAIL_TAU_NS);

@@ -1,0 +1,338 @@
+/*
+ * What is known of a rail follows what happens on it: the average moves by its time constant, speed
+ * is told from latency, pauses double and end by themselves, one probe goes at a time.
+ */
+#include <math.h>
+
+#include "support/support.h"
+#include "te/spray.h"
+
+/* ---- the average ---- */
+
+static void after_a_step_the_average_has_gone_63_per_cent_in_tau(void **state) {
+    static const uint64_t steps[] = {1000, 77777, 1 * MC_MS}; /* whatever the rate of samples */
+    for (size_t i = 0; i < MC_ARRAY_LEN(steps); i++) {
+        struct mc_ewma e = {0};
+        uint64_t now = MC_SEC, tau = 10 * MC_MS;
+        mc_ewma_add(&e, 100, now, tau);
+        assert_true(e.value == 100);
+        for (uint64_t t = 0; t < tau; t += steps[i]) {
+            now += steps[i];
+            mc_ewma_add(&e, 200, now, tau);
+        }
+        double gone = (e.value - 100) / 100;
+        assert_true(fabs(gone - (1 - exp(-1))) < 0.02);
+        for (uint64_t t = 0; t < 2 * tau; t += steps[i]) {
+            now += steps[i];
+            mc_ewma_add(&e, 200, now, tau);
+        }
+        assert_true(fabs((e.value - 100) / 100 - (1 - exp(-3))) < 0.02);
+    }
+}
+
+static void one_odd_sample_after_a_silence_does_not_decide(void **state) {
+    struct mc_ewma e = {0};
+    mc_ewma_add(&e, 100, MC_SEC, MC_MS);
+    mc_ewma_add(&e, 0, 3600 * MC_SEC, MC_MS);
+    assert_true(e.value > 36 && e.value < 37);
+}
+
+/* ---- speed and latency ---- */
+
+static struct mc_rail new_rail(uint64_t bandwidth) {
+    struct mc_rail rail;
+    const struct mc_rail_info info = {
+        .name = "r", .numa_node = -1, .bandwidth = bandwidth, .up = true};
+    mc_rail_init(&rail, &info);
+    return rail;
+}
+
+/* A rail of 25 bytes a nanosecond and 5 us; slices with `ahead` bytes before them, for `ns`. */
+static uint64_t feed(struct mc_rail *rail, double speed, uint64_t ahead, uint64_t now,
+                     uint64_t ns) {
+    uint64_t took = 5000 + (uint64_t)((double)ahead / speed);
+    for (uint64_t end = now + ns; now < end; now += 20000) {
+        mc_rail_sample(rail, ahead, took, now);
+    }
+    return now;
+}
+
+static void is_about(double value, double expected) {
+    if (fabs(value - expected) > 0.05 * expected) {
+        fail_msg("%g is not about %g", value, expected);
+    }
+}
+
+static void a_lightly_used_rail_is_not_taken_for_a_slow_one(void **state) {
+    struct mc_rail rail = new_rail(25000000000);
+    uint64_t now = feed(&rail, 25, 4096, MC_SEC, 100 * MC_MS);
+    is_about(mc_rail_bandwidth(&rail), 25e9);
+    is_about(atomic_load(&rail.latency_ns), 5000);
+    is_about(mc_rail_predict(&rail, 25000000), 1005000);
+    now = feed(&rail, 2.5, 1 << 20, now, 60 * MC_MS); /* it slows down */
+    is_about(mc_rail_bandwidth(&rail), 2.5e9);
+    assert_true(mc_rail_window(&rail, 1000) < 4000000 && mc_rail_window(&rail, 1000) > 2000000);
+    feed(&rail, 25, 1 << 20, now, 100 * MC_MS); /* and recovers */
+    is_about(mc_rail_bandwidth(&rail), 25e9);
+}
+
+static void a_rail_of_unknown_speed_is_learnt(void **state) {
+    struct mc_rail rail = new_rail(0);
+    assert_true(mc_rail_bandwidth(&rail) == 0);
+    assert_int_equal(mc_rail_window(&rail, 4096), 8192);
+    uint64_t now = feed(&rail, 25, 65536, MC_SEC, 10 * MC_MS);
+    now = feed(&rail, 25, 4 << 20, now, 100 * MC_MS);
+    feed(&rail, 25, 1 << 20, now, 3 * MC_SEC);
+    assert_true(mc_rail_bandwidth(&rail) > 22e9 && mc_rail_bandwidth(&rail) < 29e9);
+}
+
+/* ---- health ---- */
+
+static void pauses_double_and_end_by_themselves(void **state) {
+    struct mc_health h = {0};
+    uint64_t now = MC_SEC, pause = MC_PAUSE_MIN_NS;
+    assert_int_equal(mc_health_state(&h, now), MC_HEALTHY);
+    for (int i = 0; i < 30; i++) {
+        mc_health_failed(&h, now, now);
+        assert_int_equal(mc_health_state(&h, now), MC_PAUSED);
+        assert_int_equal(mc_health_state(&h, now + pause - 1), MC_PAUSED);
+        assert_int_equal(mc_health_state(&h, now + pause), MC_PROBING);
+        assert_false(mc_health_take(&h, now + pause - 1));
+        now += pause;
+        assert_true(mc_health_take(&h, now)); /* the probe, which fails */
+        pause = mc_min_u64(2 * pause, MC_PAUSE_MAX_NS);
+    }
+    assert_int_equal(pause, MC_PAUSE_MAX_NS);
+    mc_health_arrived(&h, now);
+    assert_int_equal(mc_health_state(&h, now), MC_HEALTHY);
+    mc_health_failed(&h, now, now); /* soon again: it goes on from where it was */
+    assert_int_equal(mc_health_state(&h, now + MC_PAUSE_MAX_NS - 1), MC_PAUSED);
+    now += 3600 * MC_SEC; /* after a long good time it begins anew */
+    mc_health_arrived(&h, now);
+    mc_health_failed(&h, now, now);
+    assert_int_equal(mc_health_state(&h, now + MC_PAUSE_MIN_NS), MC_PROBING);
+}
+
+static void many_slices_of_one_failure_count_once(void **state) {
+    struct mc_health h = {0};
+    for (int i = 0; i < 100; i++) { /* all were in flight when the rail broke */
+        mc_health_failed(&h, MC_SEC, MC_SEC + 1000 + (uint64_t)i);
+    }
+    assert_int_equal(mc_health_state(&h, MC_SEC + 1000 + MC_PAUSE_MIN_NS), MC_PROBING);
+    /* One posted before that arrives late: no word about now. */
+    mc_health_arrived(&h, MC_SEC);
+    assert_int_not_equal(mc_health_state(&h, MC_SEC + 2000), MC_HEALTHY);
+}
+
+static void one_probe_goes_at_a_time(void **state) {
+    struct mc_health h = {0};
+    uint64_t now = MC_SEC;
+    mc_health_failed(&h, now, now);
+    now += MC_PAUSE_MIN_NS;
+    assert_true(mc_health_take(&h, now));
+    assert_false(mc_health_take(&h, now));
+    assert_int_equal(mc_health_state(&h, now), MC_PAUSED);
+    now += MC_PROBE_PATIENCE_NS; /* nobody ever heard of it */
+    assert_true(mc_health_take(&h, now));
+    mc_health_arrived(&h, now);
+    assert_true(mc_health_take(&h, now) && mc_health_take(&h, now));
+}
+
+/* ---- choosing ---- */
+
+struct scene {
+    struct mc_rail rails[4];
+    struct mc_spray spray;
+    _Atomic(struct mc_health *) links;
+    uint64_t now;
+};
+
+static void scene_init(struct scene *s, unsigned count, const uint32_t weights[3]) {
+    static const uint32_t strict[3];
+    memset(s, 0, sizeof(*s));
+    s->now = MC_SEC;
+    for (unsigned i = 0; i < count; i++) {
+        s->rails[i] = new_rail(10000000000);
+        atomic_store(&s->rails[i].last_post_ns, s->now); /* not idle */
+    }
+    mc_spray_init(&s->spray, s->rails, count, weights != NULL ? weights : strict);
+}
+
+static struct mc_spray_item item_of(struct scene *s, uint64_t length, uint8_t priority) {
+    struct mc_spray_item item = {.links = &s->links};
+    item.wait.length = length;
+    item.wait.priority = priority;
+    return item;
+}
+
+static void the_first_to_be_complete_is_chosen(void **state) {
+    struct scene s;
+    scene_init(&s, 3, NULL);
+    struct mc_spray_item a[6];
+    int seen[3] = {0};
+    for (int i = 0; i < 6; i++) {
+        a[i] = item_of(&s, 1 << 20, 0);
+        int rail = mc_spray_choose(&s.spray, &a[i], false, s.now);
+        assert_in_range(rail, 0, 2);
+        seen[rail]++;
+    }
+    assert_int_equal(seen[0], 2);
+    assert_int_equal(seen[1], 2);
+    assert_int_equal(seen[2], 2);
+    struct mc_spray_item far = item_of(&s, 4096, 0);
+    far.distance[0] = far.distance[2] = mc_rail_distance_code(30);
+    assert_int_equal(mc_spray_choose(&s.spray, &far, false, s.now), 1);
+    struct mc_spray_item none = item_of(&s, 4096, 0);
+    memset(none.distance, MC_RAIL_CANNOT, sizeof(none.distance));
+    assert_int_equal(mc_spray_choose(&s.spray, &none, false, s.now), MC_SPRAY_NONE);
+    assert_int_equal(mc_rail_distance_code(0), 0);
+    assert_int_equal(mc_rail_distance_code(UINT32_MAX), MC_RAIL_CANNOT);
+    assert_int_equal(mc_rail_distance_code(UINT32_MAX - 1), MC_RAIL_CANNOT - 1);
+}
+
+static void a_full_rail_makes_wait_and_the_one_that_frees_first_serves(void **state) {
+    struct scene s;
+    scene_init(&s, 2, NULL);
+    struct mc_spray_item items[64];
+    int placed = 0;
+    while (placed < 64) {
+        items[placed] = item_of(&s, 1 << 20, 0);
+        if (mc_spray_choose(&s.spray, &items[placed], false, s.now) < 0) {
+            break;
+        }
+        placed++;
+    }
+    assert_in_range(placed, 10, 30); /* about a millisecond of two times 10 GB/s */
+    mc_qos_push(&s.spray.queue, &items[placed].wait, s.now);
+    assert_null(mc_spray_next(&s.spray, false, s.now));
+    int freed = items[3].rail;
+    mc_spray_end(&s.spray, &items[3], MC_SPRAY_ARRIVED, NULL, s.now + 100000);
+    struct mc_spray_item *next = mc_spray_next(&s.spray, false, s.now + 100000);
+    assert_ptr_equal(next, &items[placed]);
+    assert_int_equal(next->rail, freed);
+}
+
+static void a_failure_pauses_the_way_and_two_peers_the_rail(void **state) {
+    struct scene s;
+    scene_init(&s, 2, NULL);
+    struct mc_health health[4] = {0}, other_health[4] = {0};
+    _Atomic(struct mc_health *) other_links = other_health;
+    atomic_store(&s.links, health);
+    struct mc_spray_item item = item_of(&s, 4096, 0);
+    item.tried = 2;
+    assert_int_equal(mc_spray_choose(&s.spray, &item, false, s.now), 0);
+    mc_spray_end(&s.spray, &item, MC_SPRAY_FAILED, "a", s.now);
+    item.tried = 0;
+    assert_int_equal(mc_spray_choose(&s.spray, &item, false, s.now), 1); /* rail 0 pauses */
+    struct mc_spray_item other = item_of(&s, 4096, 0);
+    other.links = &other_links;
+    other.tried = 2;
+    assert_int_equal(mc_spray_choose(&s.spray, &other, false, s.now), 0); /* not for others */
+    mc_spray_end(&s.spray, &other, MC_SPRAY_FAILED, "b", s.now);
+    assert_int_equal(mc_health_state(&s.rails[0].health, s.now),
+                     MC_PAUSED); /* now it is the rail */
+    assert_int_equal(mc_spray_choose(&s.spray, &other, false, s.now), MC_SPRAY_NONE);
+    other.last_resort = true;
+    assert_int_equal(mc_spray_choose(&s.spray, &other, false, s.now), 0);
+    mc_spray_end(&s.spray, &other, MC_SPRAY_RELEASED, "b", s.now);
+    s.now += MC_PAUSE_MIN_NS;
+    other.last_resort = false;
+    assert_int_equal(mc_spray_choose(&s.spray, &other, false, s.now), 0); /* the probe */
+    mc_spray_end(&s.spray, &other, MC_SPRAY_ARRIVED, "b", s.now + 5000);
+    assert_int_equal(mc_health_state(&s.rails[0].health, s.now), MC_HEALTHY);
+}
+
+static void an_idle_rail_is_tried_again(void **state) {
+    struct scene s;
+    scene_init(&s, 2, NULL);
+    s.now = feed(&s.rails[1], 0.1, 1 << 20, s.now, 100 * MC_MS); /* it was very slow once */
+    atomic_store(&s.rails[0].last_post_ns, s.now);
+    atomic_store(&s.rails[1].last_post_ns, s.now);
+    int seen[2] = {0};
+    for (int i = 0; i < 300; i++, s.now += MC_MS) {
+        struct mc_spray_item item = item_of(&s, 65536, 0);
+        int rail = mc_spray_choose(&s.spray, &item, false, s.now);
+        assert_in_range(rail, 0, 1);
+        seen[rail]++;
+        mc_spray_end(&s.spray, &item, MC_SPRAY_RELEASED, NULL, s.now);
+    }
+    assert_in_range(seen[1], 1, 5);
+}
+
+static void slices_suit_the_request_and_the_rails(void **state) {
+    assert_int_equal(mc_spray_slice_bytes(1 << 30, 1, 4 << 20), 4 << 20);
+    assert_int_equal(mc_spray_slice_bytes(4096, 8, 1 << 20), 64 << 10);
+    assert_in_range(mc_spray_slice_bytes(64 << 20, 8, 1 << 20), 1 << 20, (1 << 20) + 1);
+    assert_int_equal(mc_spray_slice_bytes(1ull << 40, 8, 1 << 20), 4 << 20);
+}
+
+/* ---- order ---- */
+
+static uint8_t first_of(struct mc_qos *q, uint64_t now) {
+    uint8_t order[MC_PRIORITIES];
+    assert_true(mc_qos_order(q, now, order) > 0);
+    return order[0];
+}
+
+static void the_urgent_go_first_and_the_old_are_not_forgotten(void **state) {
+    static const uint32_t strict[3];
+    struct mc_qos q;
+    struct mc_qos_item items[3];
+    mc_qos_init(&q, strict);
+    for (uint8_t p = 3; p-- > 0;) {
+        items[p] = (struct mc_qos_item){.length = 1000, .priority = p};
+        mc_qos_push(&q, &items[p], MC_SEC + 1 - p); /* the lowest came first */
+    }
+    assert_int_equal(first_of(&q, MC_SEC + 2), 0);
+    assert_int_equal(mc_qos_before(&q, 1), 2000);
+    assert_int_equal(mc_qos_waiting(&q), 3000);
+    /* As urgent by then as the urgent, and older. */
+    assert_int_equal(first_of(&q, MC_SEC + 2 * MC_QOS_AGE_NS), 2);
+    mc_qos_remove(&q, &items[2], true);
+    assert_int_equal(first_of(&q, MC_SEC + 2 * MC_QOS_AGE_NS), 1);
+    mc_qos_remove(&q, &items[1], true);
+    mc_qos_remove(&q, &items[0], true);
+    assert_int_equal(mc_qos_waiting(&q), 0);
+    assert_false(mc_qos_any(&q));
+}
+
+static void weights_divide_the_bytes(void **state) {
+    static const uint32_t weights[3] = {6, 3, 1};
+    struct mc_qos q;
+    struct mc_qos_item items[300];
+    uint64_t served[3] = {0};
+    mc_qos_init(&q, weights);
+    for (int i = 0; i < 300; i++) {
+        items[i] = (struct mc_qos_item){.length = 1000 + (uint64_t)(i % 7), .priority = i % 3};
+        mc_qos_push(&q, &items[i], MC_SEC);
+    }
+    for (int i = 0; i < 100; i++) {
+        uint8_t p = first_of(&q, MC_SEC);
+        struct mc_qos_item *item = mc_container_of(q.queues[p].next, struct mc_qos_item, link);
+        served[p] += item->length;
+        mc_qos_remove(&q, item, true);
+    }
+    is_about((double)served[0], 60000);
+    is_about((double)served[1], 30000);
+    assert_in_range(served[2], 9000, 11500);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(after_a_step_the_average_has_gone_63_per_cent_in_tau),
+        cmocka_unit_test(one_odd_sample_after_a_silence_does_not_decide),
+        cmocka_unit_test(a_lightly_used_rail_is_not_taken_for_a_slow_one),
+        cmocka_unit_test(a_rail_of_unknown_speed_is_learnt),
+        cmocka_unit_test(pauses_double_and_end_by_themselves),
+        cmocka_unit_test(many_slices_of_one_failure_count_once),
+        cmocka_unit_test(one_probe_goes_at_a_time),
+        cmocka_unit_test(the_first_to_be_complete_is_chosen),
+        cmocka_unit_test(a_full_rail_makes_wait_and_the_one_that_frees_first_serves),
+        cmocka_unit_test(a_failure_pauses_the_way_and_two_peers_the_rail),
+        cmocka_unit_test(an_idle_rail_is_tried_again),
+        cmocka_unit_test(slices_suit_the_request_and_the_rails),
+        cmocka_unit_test(the_urgent_go_first_and_the_old_are_not_forgotten),
+        cmocka_unit_test(weights_divide_the_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
