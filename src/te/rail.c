@@ -4,7 +4,8 @@
  * How bandwidth is told from latency: a slice that had Q bytes ahead of it (itself included) and
  * took T is, with L the least latency, a sample Q / (T - L) of the rail's speed, whether or not the
  * rail was kept busy; this is why a lightly used rail is not taken for a slow one. Where T is not
- * well above L the sample would be noise and says something about L only.
+ * well above L that would be noise, and where transmission explains most of T the rest of it is no
+ * measure of L: each sample speaks about what dominates it.
  */
 #include "te/rail.h"
 
@@ -101,16 +102,20 @@ void mc_rail_init(struct mc_rail *rail, const struct mc_rail_info *info) {
     }
 }
 
-/* The least of two spans, so that it holds at least one whole span of history. */
+/* The least of two spans, so that it holds at least one whole span of history; 0 when nothing is
+ * known. `sample` < 0: none. */
 static double note_latency(struct mc_rail *rail, double sample, uint64_t now_ns) {
+    double *least = rail->least_latency;
     if (now_ns - rail->span_began_ns >= MC_RAIL_LATENCY_SPAN_NS) {
-        rail->least_latency[1] = rail->least_latency[0];
-        rail->least_latency[0] = -1;
+        least[1] = least[0];
+        least[0] = -1;
         rail->span_began_ns = now_ns;
     }
-    double *least = rail->least_latency;
-    least[0] = least[0] < 0 || sample < least[0] ? sample : least[0];
-    double latency = least[1] >= 0 && least[1] < least[0] ? least[1] : least[0];
+    if (sample >= 0 && (least[0] < 0 || sample < least[0])) {
+        least[0] = sample;
+    }
+    double latency = least[0] < 0 || (least[1] >= 0 && least[1] < least[0]) ? least[1] : least[0];
+    latency = latency < 0 ? 0 : latency;
     atomic_store_explicit(&rail->latency_ns, latency, memory_order_relaxed);
     return latency;
 }
@@ -123,10 +128,8 @@ void mc_rail_sample(struct mc_rail *rail, uint64_t ahead, uint64_t took_ns, uint
     }
     double took = (double)mc_max_u64(took_ns, 1);
     double each = atomic_load_explicit(&rail->ns_per_byte, memory_order_relaxed);
-    double beyond = took - (double)ahead * each; /* what transmission does not explain */
-    /* Faster than believed: no word about latency. */
-    double latency = beyond > 0 ? note_latency(rail, beyond, now_ns)
-                                : atomic_load_explicit(&rail->latency_ns, memory_order_relaxed);
+    double moving = (double)ahead * each;
+    double latency = note_latency(rail, moving <= took / 2 ? took - moving : -1, now_ns);
     if (took > LATENCY_DOMINATES * latency || each <= 0) {
         double speed = (double)ahead * 1e9 / (took > latency ? took - latency : took);
         mc_ewma_add(&rail->bandwidth, speed, now_ns, MC_RAIL_TAU_NS);
