@@ -5,29 +5,89 @@
 #include "io/http.h"
 #include "io/io.h"
 #include "master/metrics_text.h"
+#include "master/service.h"
+#include "rpc/rpc.h"
+#include "wire/schema.h"
 
 #include <stdio.h>
 
 #define ADMIN_TIMEOUT_MS 10000
+#define ASK_TIMEOUT_MS   2000
 #define ADMIN_MAX_ANSWER (1ull << 30) /* all keys of a large cluster */
+#define DEFAULT_PORT     9003
 
-enum mc_status mc_admin_address(const char *admin, const char *master, char *out, size_t size) {
-    struct mc_hostport parsed;
-    if (admin[0] != '\0') {
-        MC_TRY(mc_hostport_parse(admin, &parsed));
-        mc_hostport_format(parsed.host, parsed.port ? parsed.port : MC_ADMIN_DEFAULT_PORT, out,
-                           size);
-        return MC_OK;
+/* ---- finding ---- */
+
+/* MC_NOT_SUPPORTED: it does not know the question, as upstream's. */
+static enum mc_status ask_master(const char *master, uint64_t *port) {
+    struct mc_rpc_client *client;
+    MC_TRY(mc_rpc_client_create(master, 1, ASK_TIMEOUT_MS, &client));
+    struct mc_buf reply = {0};
+    struct mc_arena arena = {0};
+    enum mc_rpc_errc errc;
+    uint64_t deadline = mc_now_ns(mc_clock_system()) + ASK_TIMEOUT_MS * MC_MS;
+    enum mc_status status = mc_rpc_call(client, mc_rpc_function_id(MC_MASTER_ADMIN_PORT_RPC),
+                                        (struct mc_str){0}, deadline, &reply, &errc);
+    if (status != MC_OK && errc == MC_RPC_NOT_REGISTERED) {
+        status = MC_NOT_SUPPORTED;
+    } else if (status == MC_OK) {
+        status = mc_wire_decode(&mc_t_u64, mc_type_hash(&mc_t_u64),
+                                (struct mc_str){reply.data, reply.len}, &arena, port);
     }
-    MC_TRY(mc_hostport_parse(master, &parsed));
-    mc_hostport_format(parsed.host, MC_ADMIN_DEFAULT_PORT, out, size);
+    mc_arena_free(&arena);
+    mc_buf_free(&reply);
+    mc_rpc_client_destroy(client);
+    return status;
+}
+
+enum mc_status mc_admin_find(const struct mc_admin_options *options, struct mc_admin *out) {
+    struct mc_hostport parsed;
+    uint64_t port = 0;
+    if (options->admin[0] != '\0') {
+        MC_TRY(mc_hostport_parse(options->admin, &parsed));
+        port = parsed.port != 0 ? parsed.port : DEFAULT_PORT;
+        snprintf(out->origin, sizeof(out->origin), "given by --admin");
+    } else {
+        MC_TRY(mc_hostport_parse(options->master, &parsed));
+        enum mc_status status = ask_master(options->master, &port);
+        if (status == MC_OK && (port == 0 || port > UINT16_MAX)) {
+            return MC_ERR_NOT_FOUND;
+        }
+        if (status == MC_OK) {
+            snprintf(out->origin, sizeof(out->origin), "named by the master at %s",
+                     options->master);
+        } else {
+            port = DEFAULT_PORT;
+            snprintf(out->origin, sizeof(out->origin),
+                     "the default port: the master at %s %s; name it with --admin host:port",
+                     options->master,
+                     status == MC_NOT_SUPPORTED ? "does not tell its own" : "does not answer");
+        }
+    }
+    mc_hostport_format(parsed.host, (uint16_t)port, out->address, sizeof(out->address));
     return MC_OK;
 }
 
-enum mc_status mc_admin_get(const char *address, const char *path, int *http_status,
+int mc_admin_find_or_say(const char *program, const struct mc_admin_options *options,
+                         struct mc_admin *out) {
+    enum mc_status status = mc_admin_find(options, out);
+    if (status == MC_ERR_NOT_FOUND) {
+        return mc_cmd_fail(program, MC_EXIT_FAILED, "the master at %s has no admin endpoint",
+                           options->master);
+    }
+    if (status != MC_OK) {
+        return mc_cmd_fail(program, MC_EXIT_USAGE, "'%s' is no address: host:port is expected",
+                           options->admin[0] != '\0' ? options->admin : options->master);
+    }
+    return 0;
+}
+
+/* ---- asking ---- */
+
+enum mc_status mc_admin_get(const struct mc_admin *admin, const char *path, int *http_status,
                             struct mc_buf *body) {
     struct mc_buf url = {0};
-    mc_buf_printf(&url, "http://%s%s", address, path);
+    mc_buf_printf(&url, "http://%s%s", admin->address, path);
     struct mc_http_call call = {.method = "GET",
                                 .url = mc_buf_cstr(&url),
                                 .timeout_ms = ADMIN_TIMEOUT_MS,
@@ -39,19 +99,22 @@ enum mc_status mc_admin_get(const char *address, const char *path, int *http_sta
     return status;
 }
 
-enum mc_status mc_admin_get_or_say(const char *program, const char *address, const char *path,
-                                   struct mc_buf *body) {
-    int http_status = 0;
-    enum mc_status status = mc_admin_get(address, path, &http_status, body);
+enum mc_status mc_admin_ask(const char *program, const struct mc_admin *admin, const char *path,
+                            int *http_status, struct mc_buf *body) {
+    enum mc_status status = mc_admin_get(admin, path, http_status, body);
     if (status != MC_OK) {
-        mc_cmd_fail(program, 0,
-                    "the master's admin endpoint at %s does not answer (%s); name it with --admin "
-                    "host:port",
-                    address, mc_status_text(status));
-        return status;
+        mc_cmd_fail(program, 0, "the master's admin endpoint at %s does not answer: %s (%s)",
+                    admin->address, mc_status_text(status), admin->origin);
     }
+    return status;
+}
+
+enum mc_status mc_admin_get_or_say(const char *program, const struct mc_admin *admin,
+                                   const char *path, struct mc_buf *body) {
+    int http_status = 0;
+    MC_TRY(mc_admin_ask(program, admin, path, &http_status, body));
     if (http_status != 200) {
-        mc_cmd_fail(program, 0, "%s%s answered %d: %s", address, path, http_status,
+        mc_cmd_fail(program, 0, "%s%s answered %d: %s", admin->address, path, http_status,
                     mc_buf_cstr(body));
         return MC_ERR_REJECTED;
     }

@@ -8,21 +8,48 @@
 #include "cmd/cmd.h"
 #include "cmd/replay.h"
 
-#define MC_ADMIN_DEFAULT_PORT 9003
-#define MC_ADMIN_ADDRESS_MAX  280
+struct mc_admin {
+    char address[280];
+    char origin[400]; /* where the address is from, for messages */
+};
 
-/* `admin` when it is not empty, else the master's host with the default admin port.
- * MC_ERR_BAD_ADDRESS. */
-MC_MUST_USE enum mc_status mc_admin_address(const char *admin, const char *master, char *out,
-                                            size_t size);
+/* The options of every subcommand that only looks: a first member of its configuration. */
+struct mc_admin_options {
+    const char *master, *admin;
+};
+#define MC_ADMIN_OPTIONS(owner)                                                                    \
+    {.name = "master",                                                                             \
+     .type = MC_OPT_STRING,                                                                        \
+     .offset = offsetof(owner, reach.master),                                                      \
+     .default_value = "127.0.0.1:50051",                                                           \
+     .env = "MOONCAKE_MASTER",                                                                     \
+     .doc = "host:port of the master"},                                                            \
+    {                                                                                              \
+        .name = "admin", .type = MC_OPT_STRING, .offset = offsetof(owner, reach.admin),            \
+        .doc = "host:port of its admin endpoint; empty = the master is asked, and where it does "  \
+               "not know, port 9003 of its host"                                                   \
+    }
+
+/* The address in options->admin, else what the master says, else, of a master that does not know
+ * the question (upstream's) or does not answer, its host with port 9003. MC_ERR_BAD_ADDRESS;
+ * MC_ERR_NOT_FOUND: the master says that it has no admin endpoint. */
+MC_MUST_USE enum mc_status mc_admin_find(const struct mc_admin_options *options,
+                                         struct mc_admin *out);
+/* The same, and says on standard error why not. 0, or the exit status. */
+int mc_admin_find_or_say(const char *program, const struct mc_admin_options *options,
+                         struct mc_admin *out);
 
 /* GET http://<address><path>; the body is in `body`, NUL-terminated. A transport error is a status;
  * *http_status is the server's. */
-MC_MUST_USE enum mc_status mc_admin_get(const char *address, const char *path, int *http_status,
-                                        struct mc_buf *body);
+MC_MUST_USE enum mc_status mc_admin_get(const struct mc_admin *admin, const char *path,
+                                        int *http_status, struct mc_buf *body);
 
-/* The same, and says on standard error why when the answer is not 200. */
-MC_MUST_USE enum mc_status mc_admin_get_or_say(const char *program, const char *address,
+/* The same, and says on standard error why when there is no answer. */
+MC_MUST_USE enum mc_status mc_admin_ask(const char *program, const struct mc_admin *admin,
+                                        const char *path, int *http_status, struct mc_buf *body);
+
+/* The same, and also when the answer is not 200. */
+MC_MUST_USE enum mc_status mc_admin_get_or_say(const char *program, const struct mc_admin *admin,
                                                const char *path, struct mc_buf *body);
 
 /* What Prometheus text of a master says about its cluster. */

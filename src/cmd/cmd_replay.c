@@ -55,7 +55,7 @@ static const struct mc_option table[] = {
      .doc = "longest time of one operation"},
     OPT(STRING, admin,
         .doc = "host:port of the master's admin endpoint, for memory use and evictions; empty = "
-               "the master's host, port 9003"),
+               "as the master says, or port 9003 of its host"),
     OPT(STRING, model, .default_value = "demo",
         .doc = "size of a block: demo (32 bytes a token), llama-3.1-8b, llama-3.1-70b, qwen2.5-7b, "
                "qwen3-32b, deepseek-v3, kimi-k2"),
@@ -158,7 +158,8 @@ static bool choose_node_bytes(const struct replay_options *o, const struct mc_tr
 
 struct target {
     struct mc_local_cluster *local; /* or NULL: a cluster that was there */
-    char admin[MC_ADMIN_ADDRESS_MAX];
+    struct mc_admin admin;
+    bool has_admin;
     struct mc_buf metrics;
     struct mc_buf title;
 };
@@ -172,10 +173,10 @@ static void state_of_target(void *ctx, struct mc_cluster_state *out) {
                          &t->metrics);
     } else {
         int http_status = 0;
-        if (t->admin[0] == '\0' ||
-            mc_admin_get(t->admin, "/metrics", &http_status, &t->metrics) != MC_OK ||
+        if (!t->has_admin ||
+            mc_admin_get(&t->admin, "/metrics", &http_status, &t->metrics) != MC_OK ||
             http_status != 200) {
-            t->admin[0] = '\0'; /* not asked again */
+            t->has_admin = false; /* not asked again */
             return;
         }
     }
@@ -186,8 +187,10 @@ static enum mc_status reach_target(const struct replay_options *o, uint64_t node
                                    struct target *t) {
     if (o->cluster.master[0] != '\0') {
         mc_buf_printf(&t->title, "the cluster of master %s", o->cluster.master);
-        MC_TRY(mc_admin_address(o->admin, o->cluster.master, t->admin, sizeof(t->admin)));
-        return MC_OK;
+        struct mc_admin_options reach = {o->cluster.master, o->admin};
+        enum mc_status status = mc_admin_find(&reach, &t->admin);
+        t->has_admin = status == MC_OK;
+        return status == MC_ERR_NOT_FOUND ? MC_OK : status;
     }
     struct mc_local_cluster_config config = {.nodes = (unsigned)o->nodes, .node_bytes = node_bytes};
     mc_master_service_config_init(&config.master);

@@ -10,21 +10,10 @@
 #include <stdio.h>
 
 struct stat_options {
-    const char *master, *admin;
+    struct mc_admin_options reach;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct stat_options, field),     \
-        __VA_ARGS__                                                                                \
-    }
-
-static const struct mc_option table[] = {
-    OPT(STRING, master, .default_value = "127.0.0.1:50051", .env = "MOONCAKE_MASTER",
-        .doc = "host:port of the master"),
-    OPT(STRING, admin,
-        .doc = "host:port of its admin endpoint; empty = the master's host, port 9003"),
-};
+static const struct mc_option table[] = {MC_ADMIN_OPTIONS(struct stat_options)};
 
 const struct mc_option_set mc_stat_options = {
     .program = "mooncake stat",
@@ -46,13 +35,13 @@ static uint64_t number_of(const json_t *object, const char *name) {
 }
 
 /* The JSON answer of a path, or NULL after saying why. */
-static json_t *ask(const char *admin, const char *path) {
+static json_t *ask(const struct mc_admin *admin, const char *path) {
     struct mc_buf body = {0};
     json_t *answer = NULL;
     if (mc_admin_get_or_say(program, admin, path, &body) == MC_OK) {
         answer = json_loadb(body.data, body.len, 0, NULL);
         if (answer == NULL) {
-            mc_cmd_fail(program, 0, "%s%s did not answer JSON", admin, path);
+            mc_cmd_fail(program, 0, "%s%s did not answer JSON", admin->address, path);
         }
     }
     mc_buf_free(&body);
@@ -61,21 +50,18 @@ static json_t *ask(const char *admin, const char *path) {
 
 /* ---- one object ---- */
 
-static int stat_key(const char *admin, const char *key) {
+static int stat_key(const struct mc_admin *admin, const char *key) {
     struct mc_buf path = {0};
     mc_buf_puts(&path, "/query_key?key=");
     mc_http_escape(&path, mc_str_from(key));
     struct mc_buf body = {0};
     int http_status = 0;
-    enum mc_status status = mc_admin_get(admin, mc_buf_cstr(&path), &http_status, &body);
+    enum mc_status status = mc_admin_ask(program, admin, mc_buf_cstr(&path), &http_status, &body);
     mc_buf_free(&path);
     json_t *answer = status == MC_OK ? json_loadb(body.data, body.len, 0, NULL) : NULL;
     mc_buf_free(&body);
     if (status != MC_OK) {
-        return mc_cmd_fail(program, MC_EXIT_FAILED,
-                           "the master's admin endpoint at %s does not answer (%s); name it with "
-                           "--admin host:port",
-                           admin, mc_status_text(status));
+        return MC_EXIT_FAILED;
     }
     if (http_status != 200) {
         mc_cmd_fail(program, 0, "%s: %s", key, text_of(answer, "error_message"));
@@ -111,7 +97,7 @@ static void print_segment(const json_t *segment) {
     mc_buf_free(&capacity);
 }
 
-static int stat_cluster(const char *admin) {
+static int stat_cluster(const struct mc_admin *admin) {
     struct mc_buf metrics = {0};
     if (mc_admin_get_or_say(program, admin, "/metrics", &metrics) != MC_OK) {
         mc_buf_free(&metrics);
@@ -147,16 +133,14 @@ int mc_cmd_stat(int argc, char **argv) {
     if (!mc_cmd_parse(&mc_stat_options, argc, argv, &options, &result, &exit_status)) {
         return exit_status;
     }
-    char admin[MC_ADMIN_ADDRESS_MAX];
-    if (mc_admin_address(options.admin, options.master, admin, sizeof(admin)) != MC_OK) {
-        exit_status =
-            mc_cmd_fail(program, MC_EXIT_USAGE, "'%s' is no address: host:port is expected",
-                        options.admin[0] ? options.admin : options.master);
-    } else if (result.positional_count == 0) {
-        exit_status = stat_cluster(admin);
+    struct mc_admin admin;
+    exit_status = mc_admin_find_or_say(program, &options.reach, &admin);
+    bool found = exit_status == 0;
+    if (found && result.positional_count == 0) {
+        exit_status = stat_cluster(&admin);
     }
-    for (size_t i = 0; i < result.positional_count && exit_status != MC_EXIT_USAGE; i++) {
-        int one = stat_key(admin, result.positional[i]);
+    for (size_t i = 0; found && i < result.positional_count; i++) {
+        int one = stat_key(&admin, result.positional[i]);
         exit_status = one != 0 ? one : exit_status;
     }
     mc_options_free(&result);

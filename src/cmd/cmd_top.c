@@ -11,21 +11,12 @@
 #include <unistd.h>
 
 struct top_options {
-    const char *master, *admin;
+    struct mc_admin_options reach;
     uint64_t interval_ms, count;
 };
 
 static const struct mc_option table[] = {
-    {.name = "master",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct top_options, master),
-     .default_value = "127.0.0.1:50051",
-     .env = "MOONCAKE_MASTER",
-     .doc = "host:port of the master"},
-    {.name = "admin",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct top_options, admin),
-     .doc = "host:port of its admin endpoint; empty = the master's host, port 9003"},
+    MC_ADMIN_OPTIONS(struct top_options),
     {.name = "interval",
      .type = MC_OPT_DURATION,
      .offset = offsetof(struct top_options, interval_ms),
@@ -104,7 +95,7 @@ static void put_rates(struct view *view, const char *metrics, struct mc_buf *out
     mc_buf_puts(out, "\n\n");
 }
 
-static enum mc_status put_segments(const char *admin, struct mc_buf *out) {
+static enum mc_status put_segments(const struct mc_admin *admin, struct mc_buf *out) {
     struct mc_buf body = {0};
     enum mc_status status = mc_admin_get_or_say(program, admin, "/get_segments_detail", &body);
     json_t *answer = status == MC_OK ? json_loadb(body.data, body.len, 0, NULL) : NULL;
@@ -123,7 +114,7 @@ static enum mc_status put_segments(const char *admin, struct mc_buf *out) {
 }
 
 /* Draws one look at the cluster. */
-static enum mc_status look(struct view *view, const char *admin) {
+static enum mc_status look(struct view *view, const struct mc_admin *admin) {
     struct mc_buf metrics = {0}, out = {0};
     enum mc_status status = mc_admin_get_or_say(program, admin, "/metrics", &metrics);
     if (status == MC_OK) {
@@ -132,7 +123,7 @@ static enum mc_status look(struct view *view, const char *admin) {
         mc_cluster_state_from_text(text, &state);
         mc_buf_puts(&out, view->on_terminal ? "\x1b[H\x1b[2J" : "");
         mc_buf_printf(&out, "mooncake at %s: %llu objects, %lld clients, %llu evicted so far\n\n",
-                      admin, (unsigned long long)state.keys,
+                      admin->address, (unsigned long long)state.keys,
                       (long long)mc_metrics_text_value(text, "master_active_clients"),
                       (unsigned long long)state.evicted_keys);
         put_size_line(&out, "memory", state.allocated_bytes, state.capacity_bytes);
@@ -153,19 +144,15 @@ int mc_cmd_top(int argc, char **argv) {
     if (!mc_cmd_parse(&mc_top_options, argc, argv, &options, &result, &exit_status)) {
         return exit_status;
     }
-    char admin[MC_ADMIN_ADDRESS_MAX];
+    struct mc_admin admin;
     struct view view = {.on_terminal = isatty(STDOUT_FILENO)};
-    if (mc_admin_address(options.admin, options.master, admin, sizeof(admin)) != MC_OK) {
-        exit_status =
-            mc_cmd_fail(program, MC_EXIT_USAGE, "'%s' is no address: host:port is expected",
-                        options.admin[0] ? options.admin : options.master);
-    }
+    exit_status = mc_admin_find_or_say(program, &options.reach, &admin);
     mc_cmd_catch_signals();
     for (uint64_t i = 0; exit_status == 0 && (options.count == 0 || i < options.count); i++) {
         if (i > 0 && mc_cmd_wait_for_signal(options.interval_ms)) {
             break;
         }
-        exit_status = look(&view, admin) == MC_OK ? 0 : MC_EXIT_FAILED;
+        exit_status = look(&view, &admin) == MC_OK ? 0 : MC_EXIT_FAILED;
     }
     mc_options_free(&result);
     return exit_status;

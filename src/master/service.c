@@ -12,6 +12,7 @@
 #include "base/thread.h"
 #include "master/admin.h"
 #include "master/metadata_http.h"
+#include "wire/schema.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,6 +28,7 @@ struct mc_master_service {
     struct mc_admin *admin;
     struct mc_metadata_http *metadata;
     uint16_t rpc_port, admin_port, metadata_port;
+    uint32_t admin_port_rpc; /* its function id */
     _Atomic bool ready;
 
     pthread_t janitor;
@@ -122,16 +124,33 @@ static void stop_janitor(struct mc_master_service *s) {
 
 /* ---- life ---- */
 
+/* What the service knows and the core does not. */
+static void serve(void *ctx, const struct mc_rpc_request *request, struct mc_rpc_reply *reply) {
+    struct mc_master_service *s = ctx;
+    if (request->function_id == s->admin_port_rpc) {
+        uint64_t port = s->admin_port;
+        mc_wire_encode(&mc_t_u64, mc_type_hash(&mc_t_u64), &port, reply->body);
+    } else {
+        mc_master_serve(s->core, request, reply);
+    }
+}
+static bool serves_slowly(void *ctx, uint32_t function_id) {
+    return mc_master_serves_slowly(((struct mc_master_service *)ctx)->core, function_id);
+}
+static void closed(void *ctx, const uint64_t *peer_words, const char *peer) {
+    mc_master_closed(((struct mc_master_service *)ctx)->core, peer_words, peer);
+}
+
 static enum mc_status start_rpc(struct mc_master_service *s) {
     struct mc_rpc_server_config rpc = {.host = s->config.rpc_host,
                                        .port = s->config.rpc_port,
                                        .threads = s->config.rpc_threads,
                                        .idle_timeout_ms = s->config.rpc_idle_timeout_ms,
                                        .no_delay = s->config.rpc_no_delay,
-                                       .handler = mc_master_serve,
-                                       .closed = mc_master_closed,
-                                       .slow = mc_master_serves_slowly,
-                                       .ctx = s->core,
+                                       .handler = serve,
+                                       .closed = closed,
+                                       .slow = serves_slowly,
+                                       .ctx = s,
                                        .metrics = s->metrics};
     MC_TRY(mc_rpc_server_start(&rpc, &s->rpc, &s->rpc_port));
     atomic_store_explicit(&s->ready, true, memory_order_release);
@@ -160,6 +179,7 @@ enum mc_status mc_master_service_start(const struct mc_master_service_config *co
     s->config = *config;
     s->config.core.on_segment_lost = segment_lost;
     s->config.core.on_segment_lost_ctx = s;
+    s->admin_port_rpc = mc_rpc_function_id(MC_MASTER_ADMIN_PORT_RPC);
     s->metrics = mc_metrics_create();
     s->core = mc_master_create(&s->config.core, mc_clock_system(), s->metrics);
     enum mc_status status = start_http(s);

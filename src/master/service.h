@@ -36,6 +36,10 @@ MC_MUST_USE enum mc_status mc_master_service_start(const struct mc_master_servic
 /* Stops accepting, ends connections, joins the threads. NULL is allowed. */
 void mc_master_service_stop(struct mc_master_service *service);
 
+/* An RPC of ours, beside upstream's: no arguments; answers the port of the admin endpoints as a
+ * uint64_t, 0 = off. For tools that know the RPC port only. */
+#define MC_MASTER_ADMIN_PORT_RPC "mooncake_c::admin_port"
+
 uint16_t mc_master_service_rpc_port(const struct mc_master_service *service);
 uint16_t mc_master_service_admin_port(const struct mc_master_service *service);    /* 0 = off */
 uint16_t mc_master_service_metadata_port(const struct mc_master_service *service); /* 0 = off */

@@ -76,6 +76,17 @@ def bench_and_top(closing, scratch):
     check(top.returncode == 0 and top.stdout.count(b"keys a second") == 2, f"top: {top}")
 
 
+def the_admin_endpoint_is_found(closing, scratch):
+    master = cluster(closing)
+    at = f"--master={master.rpc}"
+    check_equal(mooncake("put", at, "found", input_bytes=b"x").returncode, 0, "put")
+    check_equal(mooncake("ls", at).stdout, b"found\n", "ls with the master's address only")
+    check(b"1 objects" in mooncake("stat", at).stdout, "stat with the master's address only")
+    check(b"1 objects" in mooncake("top", at, "--count=1").stdout, "top with the master's address only")
+    wrong = mooncake("ls", "--master=not:an:address")
+    check(wrong.returncode == 2 and b"'not:an:address' is no address" in wrong.stderr, f"ls: {wrong}")
+
+
 def without_a_cluster(closing, scratch):
     for verb in (["put", "key"], ["get", "key"], ["rm", "key"], ["bench"]):
         answer = mooncake(verb[0], "--master=127.0.0.1:1", "--timeout=2s", *verb[1:], input_bytes=b"x")
@@ -83,6 +94,10 @@ def without_a_cluster(closing, scratch):
     for verb in ("ls", "stat", "top"):
         answer = mooncake(verb, "--admin=127.0.0.1:1")
         check(answer.returncode == 1 and b"127.0.0.1:1 does not answer" in answer.stderr, f"{verb}: {answer}")
+        # Nobody to ask: the default port is tried, and the message says all of it.
+        answer = mooncake(verb, "--master=127.87.65.43:1")
+        for part in (b"127.87.65.43:9003 does not answer", b"the master at 127.87.65.43:1 does not answer", b"--admin host:port"):
+            check(answer.returncode == 1 and part in answer.stderr, f"{verb}: {part} in {answer}")
 
 
 def command_lines(closing, scratch):
@@ -99,4 +114,4 @@ def command_lines(closing, scratch):
     check(b"open files" in doctor.stdout and b"port 50051" in doctor.stdout, f"doctor: {doctor}")
 
 
-main(round_trip, listing_and_removing, bench_and_top, without_a_cluster, command_lines)
+main(round_trip, listing_and_removing, bench_and_top, the_admin_endpoint_is_found, without_a_cluster, command_lines)
