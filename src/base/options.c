@@ -342,7 +342,11 @@ static enum mc_status read_option(struct options_run *run, int argc, char **argv
     }
     struct mc_buf hint = {0};
     mc_option_suggest(run->set, name, "--", &hint);
-    enum mc_status status = mc_option_error(run, "unknown option %s%s", argument, hint.data);
+    enum mc_status status =
+        run->set->gflags_words
+            ? mc_option_error(run, "ERROR: unknown command line flag '%.*s'%s",
+                              (int)mc_min_u64(name.len, 200), name.ptr, hint.data)
+            : mc_option_error(run, "unknown option %s%s", argument, hint.data);
     mc_buf_free(&hint);
     return status;
 }

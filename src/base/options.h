@@ -42,6 +42,7 @@ struct mc_option_set {
     const struct mc_option *options;
     size_t count;
     const char *config_option; /* the option that names the file, or NULL: e.g. "config_path" */
+    bool gflags_words; /* an unknown option is reported as upstream's flags library reports it */
 };
 
 struct mc_option_result {

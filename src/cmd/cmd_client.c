@@ -60,6 +60,7 @@ const struct mc_option_set mc_client_options = {
              "it through this process.",
     .options = table,
     .count = MC_ARRAY_LEN(table),
+    .gflags_words = true,
 };
 
 static int run_client(const char *program, const struct client_config *config) {

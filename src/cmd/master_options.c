@@ -227,6 +227,7 @@ const struct mc_option_set mc_master_option_set = {
              "No data passes through it.",
     .options = table,
     .count = MC_ARRAY_LEN(table),
+    .gflags_words = true,
     .config_option = "config_path",
 };
 

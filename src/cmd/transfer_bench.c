@@ -62,6 +62,7 @@ const struct mc_option_set mc_transfer_bench_options = {
              "upstream's program of this name.",
     .options = table,
     .count = MC_ARRAY_LEN(table),
+    .gflags_words = true,
 };
 
 enum mc_status mc_transfer_bench_check(const struct mc_transfer_bench_options *o,

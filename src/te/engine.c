@@ -254,7 +254,9 @@ static enum mc_status go_public(struct mc_engine *engine, int listen_fd) {
     const struct mc_handshake_handler handler = {engine, on_metadata, on_notify, on_connection};
     MC_TRY(mc_handshake_serve(engine->reactors[0], listen_fd, &handler,
                               mc_meta_limits(engine->meta), engine->metrics, &engine->handshake));
-    return mc_publish_start(engine);
+    MC_TRY(mc_publish_start(engine));
+    mc_poll_start(engine);
+    return MC_OK;
 }
 
 enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
@@ -327,6 +329,7 @@ MC_PUBLIC void mc_engine_destroy(struct mc_engine *engine) {
         return;
     }
     atomic_store_explicit(&engine->closing, true, memory_order_release);
+    mc_poll_stop(engine);
     mc_publish_stop(engine);
     mc_handshake_stop(engine->handshake);
     end_batches(engine);

@@ -262,7 +262,13 @@ struct mc_engine {
     struct mc_timer publish_timer;
     struct mc_job publish_job;
     _Atomic bool publish_busy; /* the job is queued or runs */
-    _Atomic bool withdrawn;    /* nothing is published any more */
+
+    /* poll.c */
+    uint64_t poll_every_ns; /* 0 = never */
+    struct mc_timer poll_timer;
+    struct mc_job poll_job;
+    _Atomic bool poll_busy;
+    _Atomic bool withdrawn; /* nothing is published any more */
     struct mc_metric republished;
 
     /* segment.c */
@@ -312,6 +318,8 @@ void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out);
 void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc);
 
 /* publish.c */
+void mc_poll_start(struct mc_engine *engine);
+void mc_poll_stop(struct mc_engine *engine);
 void mc_publish_init(struct mc_engine *engine);
 void mc_publish_destroy(struct mc_engine *engine);
 /* The name, the address, the descriptor; from then on they are put back when the service

@@ -191,8 +191,8 @@ static const struct mc_option OPTIONS[] = {
     {FIELD(size, MC_OPT_SIZE), "1g", NULL, NULL, 0, 0, "a size", NULL},
     {FIELD(kind, MC_OPT_CHOICE), "a", NULL, "a|b|cd", 0, 0, "a kind", NULL},
 };
-static const struct mc_option_set SET = {"tool",       "", "", OPTIONS, MC_ARRAY_LEN(OPTIONS),
-                                         "config_path"};
+static const struct mc_option_set SET = {"tool",        "",   "", OPTIONS, MC_ARRAY_LEN(OPTIONS),
+                                         "config_path", false};
 
 /* However it ends, every field holds a value its option accepts. */
 static bool parse_and_check(int argc, char **argv) {

@@ -40,7 +40,8 @@ static const struct mc_option OPTIONS[] = {
 };
 
 static const struct mc_option_set SET = {"tool",  "[options] FILE...",   "Tests the option table.",
-                                         OPTIONS, MC_ARRAY_LEN(OPTIONS), "config_path"};
+                                         OPTIONS, MC_ARRAY_LEN(OPTIONS), "config_path",
+                                         false};
 
 struct fixture {
     struct config config;

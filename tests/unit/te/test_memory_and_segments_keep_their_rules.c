@@ -179,6 +179,41 @@ static void memory_registered_after_opening_is_found(void **state) {
     mc_engine_destroy(b);
 }
 
+static bool knows(struct mc_engine *e, mc_segment_id segment, const void *addr) {
+    struct mc_buffer_info buffers[4];
+    size_t count = 0;
+    assert_ok(mc_segment_buffers(e, segment, buffers, 4, &count));
+    for (size_t i = 0; i < count && i < 4; i++) {
+        if (buffers[i].addr == (uint64_t)(uintptr_t)addr) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void descriptors_are_fetched_again_when_that_is_asked_for(void **state) {
+    setenv("MC_TE_METADATA_REFRESH_INTERVAL_SECONDS", "1", 1);
+    struct mc_engine *a = engine();
+    unsetenv("MC_TE_METADATA_REFRESH_INTERVAL_SECONDS");
+    struct mc_engine *b = engine(), *c = engine(), *gone = engine();
+    mc_segment_id to_b = -1, to_gone = -1, c_to_b = -1;
+    static char memory[1000];
+    assert_ok(mc_segment_open(a, mc_engine_name(gone), &to_gone)); /* the first in the table */
+    assert_ok(mc_segment_open(a, mc_engine_name(b), &to_b));
+    assert_ok(mc_segment_open(c, mc_engine_name(b), &c_to_b));
+    mc_engine_destroy(gone);
+    assert_ok(mc_memory_register(b, memory, sizeof(memory), "*", 0));
+    assert_false(knows(a, to_b, memory));
+    for (int i = 0; i < 1000 && !knows(a, to_b, memory); i++) {
+        usleep(10000);
+    }
+    assert_true(knows(a, to_b, memory));
+    assert_false(knows(c, c_to_b, memory)); /* off unless it is set */
+    mc_engine_destroy(a);
+    mc_engine_destroy(c);
+    mc_engine_destroy(b);
+}
+
 static void a_view_needs_no_copy(void **state) {
     struct mc_engine *a = engine(), *b = engine();
     mc_segment_id segment = -1;
@@ -320,6 +355,7 @@ int main(void) {
         cmocka_unit_test(unregistering_waits_for_users),
         cmocka_unit_test(segments_are_opened_closed_and_found_again),
         cmocka_unit_test(memory_registered_after_opening_is_found),
+        cmocka_unit_test(descriptors_are_fetched_again_when_that_is_asked_for),
         cmocka_unit_test(a_view_needs_no_copy),
         cmocka_unit_test(notifications_arrive_in_order_and_are_bounded),
         cmocka_unit_test(a_batch_tells_the_peer_when_it_is_complete),
