@@ -3,6 +3,7 @@
  * never an address that looks like ours; the target must be registered, and stays so while it is
  * copied.
  */
+#include "base/copy.h"
 #include "te/internal.h"
 
 static enum mc_status local_start(struct mc_engine *engine, unsigned index,
@@ -25,6 +26,11 @@ static uint32_t local_cost(struct mc_transport *t, struct mc_segment *segment,
     return segment->id == MC_LOCAL_SEGMENT ? 0 : UINT32_MAX;
 }
 
+/* The two sides may: both are the caller's. */
+static bool overlap(uint64_t a, uint64_t b, uint64_t length) {
+    return a < b ? b - a < length : a - b < length;
+}
+
 static void copy_one(struct mc_engine *engine, struct mc_slice_op *slice) {
     struct mc_memory *memory = mc_memory_acquire_any(engine, slice->remote, slice->length);
     if (memory == NULL) {
@@ -32,10 +38,13 @@ static void copy_one(struct mc_engine *engine, struct mc_slice_op *slice) {
         return;
     }
     void *remote = (void *)(uintptr_t)slice->remote;
-    if (slice->op == MC_TRANSFER_READ) { /* the two may overlap: both are the caller's */
-        memmove(slice->local, remote, slice->length);
+    bool read = slice->op == MC_TRANSFER_READ;
+    if (overlap((uint64_t)(uintptr_t)slice->local, slice->remote, slice->length)) {
+        memmove(read ? slice->local : remote, read ? remote : slice->local, slice->length);
+    } else if (read) {
+        mc_copy_in(slice->local, remote, slice->length);
     } else {
-        memmove(remote, slice->local, slice->length);
+        mc_copy_out(remote, slice->local, slice->length);
     }
     mc_memory_release(memory);
     mc_slice_done(slice, MC_OK, false);

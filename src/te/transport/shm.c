@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/copy.h"
 #include "base/log.h"
 
 #ifndef MADV_POPULATE_READ /* Linux 5.14 */
@@ -379,10 +380,10 @@ static void copy_all(const struct shm_view *view, struct mc_slice_op **slices, s
         }
         char *remote = e->mapping->ptr + (slice->remote - e->addr);
         if (slice->op == MC_TRANSFER_READ) {
-            memcpy(slice->local, remote, slice->length);
+            mc_copy_in(slice->local, remote, slice->length);
         } else {
             enter_pages(e->mapping, slice->remote - e->addr, slice->length);
-            memcpy(remote, slice->local, slice->length);
+            mc_copy_out(remote, slice->local, slice->length);
         }
         set_result(slice, MC_OK);
     }

@@ -1,0 +1,21 @@
+/*
+ * Copying large values past the cache.
+ *
+ * An ordinary copy that the cache cannot hold fetches every line of the destination only to
+ * overwrite it, and drives out what its caller works with. These write around the cache. The bytes
+ * are visible to whoever sees what the caller does next, as with memcpy.
+ *
+ * Whether that is a gain depends on who reads next: the writer of a value of the cluster does not,
+ * so short ones count already; the reader of one does, so it must be too long to be found in the
+ * cache.
+ */
+#ifndef MC_BASE_COPY_H
+#define MC_BASE_COPY_H
+
+#include <stddef.h>
+
+/* As memcpy. */
+void mc_copy_out(void *to, const void *from, size_t length); /* to memory that others will read */
+void mc_copy_in(void *to, const void *from, size_t length);  /* to memory that the caller reads */
+
+#endif
