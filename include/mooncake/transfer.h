@@ -163,6 +163,17 @@ MC_MUST_USE enum mc_status mc_segment_map(struct mc_engine *engine, mc_segment_i
 
 enum mc_transfer_op { MC_TRANSFER_READ = 0, MC_TRANSFER_WRITE = 1 };
 
+/* Where slices must wait, higher priorities go first; one that waits gains a priority each 100 ms.
+ */
+enum mc_priority { MC_PRIORITY_HIGH = 0, MC_PRIORITY_MEDIUM = 1, MC_PRIORITY_LOW = 2 };
+/* What matters to the caller. */
+enum mc_intent {
+    MC_INTENT_DEFAULT = 0,
+    MC_INTENT_LATENCY = 1,    /* takes no rail whose state is in doubt to try it */
+    MC_INTENT_THROUGHPUT = 2, /* as the default; for policies to match */
+    MC_INTENT_BACKGROUND = 3  /* is of low priority, whatever `priority` says */
+};
+
 struct mc_transfer_request {
     enum mc_transfer_op op;
     void *local; /* registered with this engine or not (registration is faster for hardware
@@ -170,6 +181,11 @@ struct mc_transfer_request {
     mc_segment_id segment;
     uint64_t remote_addr; /* address in the peer's process */
     uint64_t length;      /* 0 completes at once */
+    /* What follows may stay 0. */
+    uint8_t priority;           /* enum mc_priority */
+    uint8_t intent;             /* enum mc_intent */
+    const char *transport_hint; /* goes first where it can serve ("tcp"); looked at while
+                                   submitting; NULL = the engine chooses */
 };
 
 enum mc_task_state {

@@ -22,12 +22,13 @@ MC_PUBLIC int tent_free_batch(tent_engine_t engine, tent_batch_id_t batch_id) {
 
 /* ---- submitting ---- */
 
-/* The hint must name a transport that runs here; which one carries the bytes is the engine's. */
-static bool hint_is_known(struct abi_engine *e, int hint) {
+/* The hint must name a transport that runs here; `*hinted` is NULL when there is no hint. */
+static bool hint_is_known(struct abi_engine *e, int hint, const char **hinted) {
     static const char *const names[] = {[TRANSPORT_RDMA] = "rdma",
                                         [TRANSPORT_SHM] = "shm",
                                         [TRANSPORT_IOURING] = "file",
                                         [TRANSPORT_TCP] = "tcp"};
+    *hinted = NULL;
     if (hint == TRANSPORT_UNSPEC) {
         return true;
     }
@@ -37,6 +38,7 @@ static bool hint_is_known(struct abi_engine *e, int hint) {
     const char *name = NULL;
     for (unsigned i = 0; (name = mc_engine_transport(e->engine, i)) != NULL; i++) {
         if (strcmp(name, names[hint]) == 0) {
+            *hinted = names[hint];
             return true;
         }
     }
@@ -50,7 +52,8 @@ static enum mc_status convert(struct abi_engine *e, const tent_request_t *from,
                  (unsigned long long)from->target_id, from->priority);
         return MC_INVALID_PARAMS;
     }
-    if (!hint_is_known(e, from->transport_hint)) {
+    const char *hint;
+    if (!hint_is_known(e, from->transport_hint, &hint)) {
         mc_error("the engine has no such transport transport_hint=%d", from->transport_hint);
         return MC_ERR_NO_TRANSPORT;
     }
@@ -60,6 +63,8 @@ static enum mc_status convert(struct abi_engine *e, const tent_request_t *from,
         .segment = (mc_segment_id)from->target_id,
         .remote_addr = from->target_offset,
         .length = from->length,
+        .priority = (uint8_t)from->priority,
+        .transport_hint = hint,
     };
     return MC_OK;
 }

@@ -102,7 +102,9 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->slice_bytes = 0;
     task->slice_count = 0;
     task->retry_budget = 0;
-    task->priority = 0;
+    task->priority = MC_PRIORITY_HIGH;
+    task->cautious = false;
+    memset(task->distance, 0, sizeof(task->distance));
     task->transport = NULL;
     atomic_store_explicit(&task->retries, 0, memory_order_relaxed);
     atomic_store_explicit(&task->error, MC_OK, memory_order_relaxed);
@@ -114,6 +116,9 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
 
 static enum mc_status check_request(const struct mc_transfer_request *r) {
     if (r->op != MC_TRANSFER_READ && r->op != MC_TRANSFER_WRITE) {
+        return MC_INVALID_PARAMS;
+    }
+    if (r->priority > MC_PRIORITY_LOW || r->intent > MC_INTENT_BACKGROUND) {
         return MC_INVALID_PARAMS;
     }
     if (r->length > 0 &&
@@ -184,7 +189,9 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
                                       .remote = r->remote_addr,
                                       .length = r->length,
                                       .segment = &task->slot->base};
-    struct mc_transport *t = mc_route_choose(route, &whole);
+    struct mc_transport *t = mc_route_hinted(route, &whole, r->transport_hint);
+    task->priority = r->intent == MC_INTENT_BACKGROUND ? MC_PRIORITY_LOW : r->priority;
+    task->cautious = r->intent == MC_INTENT_LATENCY;
     if (route->fresh && mc_route_covers(route, r->remote_addr, r->length)) {
         task->transport = t;
     }
@@ -266,6 +273,7 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
     s->spray.rail = 0;
     s->spray.held = false;
     s->spray.last_resort = false;
+    s->spray.cautious = task->cautious;
     memcpy(s->spray.distance, task->distance, sizeof(s->spray.distance));
     slice->waiter_follows = waiter_follows;
     slice->op = r->op;

@@ -98,6 +98,14 @@ static void make_links(const struct mc_dispatch *d, const struct mc_slice_op *op
     }
 }
 
+bool mc_dispatch_is_up(const struct mc_dispatch *d) {
+    bool any = false;
+    for (unsigned i = 0; i < d->rail_count && !any; i++) {
+        any = atomic_load_explicit(&d->rails[i].up, memory_order_relaxed);
+    }
+    return any;
+}
+
 bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot) {
     struct mc_health *links =
         atomic_load_explicit(&slot->links[d->transport->index], memory_order_acquire);
@@ -155,6 +163,12 @@ static void hand_back(struct mc_dispatch *d, struct mc_slice_op *op, enum mc_sta
 /* Straight through to the only rail. */
 static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count) {
     struct mc_rail *rail = &d->rails[0];
+    if (!atomic_load_explicit(&rail->up, memory_order_relaxed)) {
+        for (size_t i = 0; i < count; i++) {
+            mc_slice_of(slices[i])->refused = MC_OK;
+        }
+        return count;
+    }
     uint32_t tick = atomic_load_explicit(&d->tick, memory_order_relaxed);
     atomic_store_explicit(&d->tick, tick + 1, memory_order_relaxed); /* a lost one is no loss */
     bool failed_before = atomic_load_explicit(links_of(d, slices[0]), memory_order_relaxed) != NULL;
@@ -166,6 +180,7 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
         bytes += slices[i]->length;
         item->posted_ns = failed_before ? now : 0;
         item->ahead = 0;
+        item->rail = 0;
         item->links = links_of(d, slices[i]);
         item->held = d->asynchronous;
         if (d->asynchronous) {

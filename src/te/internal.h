@@ -92,6 +92,7 @@ struct mc_transfer_task {
     uint32_t retry_budget;
     _Atomic uint32_t retries;
     uint8_t priority;
+    bool cautious;
     uint8_t distance[MC_RAILS_MAX]; /* of the rails of `transport`, when it is sprayed */
     struct mc_transport *transport; /* first choice */
 };
@@ -165,6 +166,9 @@ void mc_route_close(struct mc_route *route);
 bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t length);
 /* The cheapest transport not tried that serves the slice; NULL when none. */
 struct mc_transport *mc_route_choose(const struct mc_route *route, const struct mc_slice_op *slice);
+/* The transport of that name where it can serve the slice; else as mc_route_choose. */
+struct mc_transport *mc_route_hinted(const struct mc_route *route, const struct mc_slice_op *slice,
+                                     const char *hint);
 
 #define MC_SLICE_REFRESHED 0x80000000u /* in tried_transports: a second round has begun */
 /* A slice that waited for the descriptor goes on; `status` is how the fetch ended. */
@@ -211,6 +215,8 @@ void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_st
 void mc_dispatch_pump(struct mc_dispatch *d);
 /* Takes the task's slices out of the queue and ends them. */
 void mc_dispatch_cancel(struct mc_dispatch *d, struct mc_transfer_task *task);
+/* Whether any rail is up. */
+bool mc_dispatch_is_up(const struct mc_dispatch *d);
 /* Whether the way to this peer is paused after failures; takes the probe when that time is over. */
 bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot);
 /* Asks the transport how far its rails are from this memory. */

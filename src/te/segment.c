@@ -683,7 +683,19 @@ static bool can_serve(const struct mc_route *route, const struct mc_slice_op *sl
     struct mc_engine *engine = route->slot->base.engine;
     struct mc_transport *t = engine->transports[i];
     return route->cost[i] != UINT32_MAX && (slice->tried_transports & (1u << i)) == 0 &&
+           mc_dispatch_is_up(&engine->dispatch[i]) &&
            (t->ops->serves == NULL || t->ops->serves(t, &route->slot->base, slice));
+}
+
+struct mc_transport *mc_route_hinted(const struct mc_route *route, const struct mc_slice_op *slice,
+                                     const char *hint) {
+    struct mc_engine *engine = route->slot->base.engine;
+    for (unsigned i = 0; hint != NULL && i < engine->transport_count; i++) {
+        if (strcmp(engine->transports[i]->ops->name, hint) == 0 && can_serve(route, slice, i)) {
+            return engine->transports[i];
+        }
+    }
+    return mc_route_choose(route, slice);
 }
 
 struct mc_transport *mc_route_choose(const struct mc_route *route,

@@ -142,7 +142,7 @@ static int choose(struct mc_spray *s, struct mc_spray_item *item, uint8_t priori
             look_at(s, item, rail, priority, yields, now_ns, &v);
         }
     }
-    if (v.probe >= 0 && v.probe != v.room && take_probe(s, item, &v, now_ns)) {
+    if (v.probe >= 0 && v.probe != v.room && !item->cautious && take_probe(s, item, &v, now_ns)) {
         mc_metric_add(&s->rails[v.probe].probes, 1);
         return hold(s, item, v.probe, now_ns);
     }

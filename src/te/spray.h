@@ -30,6 +30,7 @@ struct mc_spray_item { /* one slice */
     uint16_t tried;                 /* bit per rail that failed */
     uint16_t rail;                  /* chosen */
     bool held;                      /* its bytes count as in flight on the rail */
+    bool cautious;                  /* never sent to try a rail */
     bool last_resort;               /* pauses are ignored: there is no other way left */
 };
 

@@ -99,6 +99,11 @@ static void fly(struct sim_transport *t, struct mc_slice_op *slice) {
                              .rail = slice->rail,
                              .transport = t->backup};
     slice->transport_data[0] = index;
+    rule(w,
+         t->backup || w->count == 1 ||
+             rail->outstanding <=
+                 slice->length + mc_rail_window(sim_rail_of(w, slice->rail), slice->length),
+         "a rail was given more than its window");
     rail->posts++;
     rail->outstanding += slice->length;
     rail->most_outstanding = mc_max_u64(rail->most_outstanding, rail->outstanding);
