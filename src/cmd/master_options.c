@@ -37,6 +37,9 @@ static const struct mc_option table[] = {
     OPT(STRING, rpc_interface, .doc = "network interface whose IPv4 address overrides rpc_address"),
     OPT(I64, rpc_conn_timeout_seconds, .default_value = "0", .max = 86400,
         .doc = "close connections that were silent for this long; 0 = never"),
+    OPT(SIZE, rpc_memory_limit, .default_value = "2GB", .min = 1 << 20, .max = 1e15,
+        .doc = "requests and answers that wait in memory, over all RPC connections; a connection "
+               "that takes it over the limit is closed"),
     OPT(BOOL, rpc_enable_tcp_no_delay, .default_value = "true",
         .doc = "send small answers at once"),
     /* ---- HTTP ---- */
@@ -89,6 +92,9 @@ static const struct mc_option table[] = {
         .doc = "bytes of the shared directory that may be used"),
     OPT(BOOL, enable_disk_eviction, .default_value = "true",
         .doc = "clients evict from their file storage"),
+    OPT(SIZE, metadata_memory_limit, .default_value = "0",
+        .doc = "memory that the index may take; at it new objects are refused and others evicted; "
+               "0 = three quarters of this machine's"),
     OPT(U64, quota_bytes, .default_value = "0",
         .doc = "bytes of file storage that clients may use; 0 = 90 % of what there is"),
     /* ---- copy and move tasks ---- */
@@ -308,6 +314,10 @@ static unsigned rpc_threads(const struct mc_master_options *o) {
     return (unsigned)mc_min_u64((uint64_t)o->max_threads, cores > 0 ? (uint64_t)cores : 1);
 }
 
+static uint64_t machine_memory(void) {
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static void apply_core(const struct mc_master_options *o, struct mc_master_config *core) {
     core->default_kv_lease_ttl_ms = o->default_kv_lease_ttl;
     core->default_kv_soft_pin_ttl_ms = o->default_kv_soft_pin_ttl;
@@ -322,6 +332,8 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->root_fs_dir = o->root_fs_dir;
     core->enable_disk_eviction = o->enable_disk_eviction;
     core->quota_bytes = o->quota_bytes;
+    core->metadata_limit_bytes =
+        o->metadata_memory_limit != 0 ? o->metadata_memory_limit : machine_memory() / 4 * 3;
     core->enable_offload = false;
 }
 
@@ -345,6 +357,7 @@ enum mc_status mc_master_options_apply(const struct mc_master_options *o,
     config->rpc_threads = rpc_threads(o);
     config->rpc_idle_timeout_ms = (uint32_t)o->rpc_conn_timeout_seconds * 1000;
     config->rpc_no_delay = o->rpc_enable_tcp_no_delay;
+    config->rpc_buffer_limit_bytes = o->rpc_memory_limit;
     config->admin = true;
     config->admin_host = o->metrics_host;
     config->admin_port = (uint16_t)o->metrics_port;

@@ -183,6 +183,7 @@ struct mc_rpc_counters {
 struct mc_master_counters {
     struct mc_rpc_counters rpc[MC_MASTER_RPC_COUNT];
     struct mc_metric put_start_alloc_failures, put_start_partial_allocations;
+    struct mc_metric metadata_refusals;
     struct mc_metric discards, discard_releases, discarded_bytes;
     struct mc_metric evictions_attempted, evictions_successful, evicted_keys, evicted_bytes;
     struct mc_metric gets, valid_gets, hits, hit_bytes;
@@ -218,7 +219,10 @@ struct mc_master {
     struct mc_discarded *discarded; /* a binary heap, the earliest free_at_ms first */
     size_t discarded_count, discarded_cap;
 
-    _Atomic bool need_eviction;            /* a put found no room */
+    _Atomic bool need_eviction; /* a put found no room */
+    _Atomic bool metadata_full; /* budget.c: no new objects for now */
+    _Atomic uint64_t group_bytes;
+    double metadata_fill;                  /* tick only; of the limit, 0 without one */
     _Atomic uint64_t probes_lease_from_ms; /* until then memory is short: see evict.c */
     _Atomic uint32_t sweep_left;
     uint32_t sweep_next; /* tick only */
@@ -432,6 +436,10 @@ MC_MUST_USE enum mc_status mc_regex_keys(struct mc_call *call, struct mc_str ten
 /* Keys of one shard, copied into the arena; tenant NULL = all. */
 struct mc_key *mc_shard_keys(struct mc_call *call, struct mc_shard *shard,
                              const struct mc_str *tenant, size_t *count);
+
+/* budget.c */
+uint64_t mc_metadata_bytes(struct mc_master *m);
+void mc_budget_tick(struct mc_call *call);
 
 void mc_evict_tick(struct mc_call *call);
 /* Writing for longer than allowed. */

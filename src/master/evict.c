@@ -23,6 +23,7 @@
 #define VICTIMS_PER_TICK      8192u
 #define GROUP_MEMBERS_AT_ONCE 1024u
 #define HEADS_MAX             (2 * MC_SHARDS)
+#define METADATA_WATERMARK    0.95 /* of the budget of metadata */
 #define SHORTAGE_MS           100u /* longer than from one tick to the next */
 
 struct head {
@@ -197,6 +198,7 @@ static bool cycle_starts(struct mc_call *call) {
     }
     double ratio = m->config.eviction_ratio;
     double over = (double)used / (double)capacity - m->config.eviction_high_watermark_ratio;
+    over = fmax(over, m->metadata_fill - METADATA_WATERMARK);
     if (over <= 0 && !(asked && ratio > 0)) {
         return false;
     }

@@ -109,6 +109,7 @@ static bool shard_make_room(struct mc_shard *shard) {
     uint32_t new_slots = slots ? slots * 2 : SLOTS_MIN;
     shard->slots = mc_zalloc((size_t)new_slots * sizeof(*shard->slots));
     shard->slot_mask = new_slots - 1;
+    mc_slab_count(&shard->slab, (ptrdiff_t)((new_slots - slots) * sizeof(*shard->slots)));
     for (uint32_t i = 0; i < slots; i++) {
         if (old[i]) {
             slot_put(shard, old[i]);

@@ -53,8 +53,8 @@ static void groups_grow_locked(struct mc_group_shard *gs) {
     gs->bucket_mask = buckets - 1;
 }
 
-static struct mc_group *group_get_locked(struct mc_group_shard *gs, uint64_t hash,
-                                         struct mc_str tenant, struct mc_str id) {
+static struct mc_group *group_get_locked(struct mc_master *m, struct mc_group_shard *gs,
+                                         uint64_t hash, struct mc_str tenant, struct mc_str id) {
     groups_grow_locked(gs);
     struct mc_group **bucket = &gs->buckets[hash & gs->bucket_mask];
     for (struct mc_group *g = *bucket; g; g = g->next) {
@@ -62,7 +62,9 @@ static struct mc_group *group_get_locked(struct mc_group_shard *gs, uint64_t has
             return g;
         }
     }
-    struct mc_group *g = mc_alloc(sizeof(*g) + tenant.len + id.len);
+    size_t bytes = sizeof(struct mc_group) + tenant.len + id.len;
+    struct mc_group *g = mc_alloc(bytes);
+    atomic_fetch_add_explicit(&m->group_bytes, bytes, memory_order_relaxed);
     *g = (struct mc_group){.next = *bucket,
                            .hash = hash,
                            .tenant_len = (uint32_t)tenant.len,
@@ -86,7 +88,7 @@ void mc_group_join(struct mc_master *m, struct mc_shard *shard, struct mc_object
     uint64_t hash = group_hash(m, mc_object_tenant(o), id);
     struct mc_group_shard *gs = group_shard(m, hash);
     mc_lock_acquire(&gs->lock);
-    struct mc_group *g = group_get_locked(gs, hash, mc_object_tenant(o), id);
+    struct mc_group *g = group_get_locked(m, gs, hash, mc_object_tenant(o), id);
     ext->group = g;
     ext->joined_at = g->refreshes;
     mc_list_push_back(&g->members, &ext->member);
@@ -95,13 +97,15 @@ void mc_group_join(struct mc_master *m, struct mc_shard *shard, struct mc_object
     mc_lock_release(&gs->lock);
 }
 
-static void group_free_locked(struct mc_group_shard *gs, struct mc_group *g) {
+static void group_free_locked(struct mc_master *m, struct mc_group_shard *gs, struct mc_group *g) {
     struct mc_group **at = &gs->buckets[g->hash & gs->bucket_mask];
     while (*at != g) {
         at = &(*at)->next;
     }
     *at = g->next;
     gs->count--;
+    atomic_fetch_sub_explicit(&m->group_bytes, sizeof(*g) + g->tenant_len + g->id_len,
+                              memory_order_relaxed);
     free(g);
 }
 
@@ -116,7 +120,7 @@ void mc_group_leave(struct mc_master *m, struct mc_object *o) {
     o->ext->group = NULL;
     g->changed = true;
     if (--g->member_count == 0) {
-        group_free_locked(gs, g);
+        group_free_locked(m, gs, g);
     }
     mc_lock_release(&gs->lock);
 }
@@ -252,8 +256,10 @@ void mc_soft_pin_restore(struct mc_master *m, struct mc_shard *shard, struct mc_
     }
     ext->soft_until_ms = until_ms;
     if (shard->heap_count == shard->heap_cap) {
-        shard->heap_cap = shard->heap_cap ? shard->heap_cap * 2 : 8;
+        uint32_t old = shard->heap_cap;
+        shard->heap_cap = old ? old * 2 : 8;
         shard->heap = mc_realloc(shard->heap, shard->heap_cap * sizeof(*shard->heap));
+        mc_slab_count(&shard->slab, (ptrdiff_t)((shard->heap_cap - old) * sizeof(*shard->heap)));
     }
     heap_set(shard, shard->heap_count++, ext);
     heap_sift(shard, ext->heap_index);

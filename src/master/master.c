@@ -112,6 +112,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_segments_tick(&call);
     mc_discard_tick(&call);
     mc_put_expire_tick(&call);
+    mc_budget_tick(&call);
     mc_evict_tick(&call);
     mc_lock_release(&m->tick_lock);
     mc_arena_free(&arena);

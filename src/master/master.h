@@ -32,6 +32,7 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     const char *root_fs_dir;
     bool enable_disk_eviction;
     uint64_t quota_bytes;
+    uint64_t metadata_limit_bytes; /* of the index; 0 = none. At it new objects are refused */
     bool enable_offload;
     uint64_t seed; /* of placement and ids; 0 = from the system */
     /* For tests only: a master that is wrong on purpose, so that a checker can prove that it would

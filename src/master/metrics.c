@@ -62,6 +62,14 @@ static int64_t read_metadata_bytes(void *arg) {
                      MC_PAGE_BYTES);
 }
 
+static int64_t read_live_bytes(void *arg) {
+    return (int64_t)mc_metadata_bytes(arg);
+}
+
+static int64_t read_limit(void *arg) {
+    return (int64_t)((struct mc_master *)arg)->config.metadata_limit_bytes;
+}
+
 void mc_master_metrics_register(struct mc_master *m) {
     struct mc_master_counters *c = &m->counters;
     if (!m->metrics) {
@@ -81,6 +89,9 @@ void mc_master_metrics_register(struct mc_master *m) {
         {"master_allocated_bytes", "bytes allocated in mounted segments", read_allocated},
         {"master_total_capacity_bytes", "bytes of mounted segments", read_capacity},
         {"master_active_clients", "clients seen within their ttl", read_clients},
+        {"master_metadata_bytes", "live bytes of the index, as the limit counts them",
+         read_live_bytes},
+        {"master_metadata_limit_bytes", "limit of master_metadata_bytes, 0 = none", read_limit},
         {"master_index_bytes", "bytes of pages that hold the index's records", read_metadata_bytes},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(computed); i++) {
@@ -97,6 +108,8 @@ void mc_master_metrics_register(struct mc_master *m) {
         {MC_METRIC_GAUGE, "master_soft_pin_key_count", "soft-pinned objects", &c->soft_pins},
         {MC_METRIC_COUNTER, "master_put_start_alloc_failures_total", "puts that found no room",
          &c->put_start_alloc_failures},
+        {MC_METRIC_COUNTER, "master_metadata_refusals_total",
+         "new objects refused because the index was at its limit", &c->metadata_refusals},
         {MC_METRIC_COUNTER, "master_put_start_partial_allocations_total",
          "puts that got fewer replicas than asked for", &c->put_start_partial_allocations},
         {MC_METRIC_COUNTER, "master_put_start_discard_cnt",

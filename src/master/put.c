@@ -62,6 +62,11 @@ static enum mc_status allocate(struct mc_call *call, const struct mc_put *put,
                                struct mc_replica *replicas, unsigned *count) {
     struct mc_master *m = call->m;
     unsigned wanted = wanted_replicas(put->config);
+    if (atomic_load_explicit(&m->metadata_full, memory_order_relaxed)) {
+        mc_count(&m->counters.metadata_refusals, 1);
+        atomic_store_explicit(&m->need_eviction, true, memory_order_relaxed);
+        return MC_NO_AVAILABLE_HANDLE;
+    }
     *count = mc_place(call, put->size, wanted, put->config, replicas);
     if (*count == 0) {
         mc_count(&m->counters.put_start_alloc_failures, 1);

@@ -147,6 +147,7 @@ static enum mc_status start_rpc(struct mc_master_service *s) {
                                        .threads = s->config.rpc_threads,
                                        .idle_timeout_ms = s->config.rpc_idle_timeout_ms,
                                        .no_delay = s->config.rpc_no_delay,
+                                       .max_buffered_bytes = s->config.rpc_buffer_limit_bytes,
                                        .handler = serve,
                                        .closed = closed,
                                        .slow = serves_slowly,

@@ -17,6 +17,7 @@ struct mc_master_service_config {
     unsigned rpc_threads;
     uint32_t rpc_idle_timeout_ms; /* 0 = never */
     bool rpc_no_delay;
+    uint64_t rpc_buffer_limit_bytes; /* see mc_rpc_server_config.max_buffered_bytes */
     bool admin;
     const char *admin_host;
     uint16_t admin_port;

@@ -143,11 +143,19 @@ static struct mc_page *page_open(struct mc_slab *slab, unsigned class) {
     return page;
 }
 
+/* relaxed, in two steps: the owner's lock keeps other writers away */
+void mc_slab_count(struct mc_slab *slab, ptrdiff_t bytes) {
+    size_t live = atomic_load_explicit(&slab->live_bytes, memory_order_relaxed);
+    atomic_store_explicit(&slab->live_bytes, live + (size_t)bytes, memory_order_relaxed);
+}
+
 void *mc_slab_alloc(struct mc_slab *slab, size_t size) {
     if (size > MC_SLAB_ITEM_MAX) {
+        mc_slab_count(slab, (ptrdiff_t)size);
         return mc_alloc(size);
     }
     unsigned class = class_of(size ? size : 1);
+    mc_slab_count(slab, (ptrdiff_t)class_bytes(class));
     struct mc_page *page = slab->partial[class];
     if (!page) {
         page = page_open(slab, class);
@@ -166,10 +174,12 @@ void *mc_slab_alloc(struct mc_slab *slab, size_t size) {
 
 void mc_slab_free(struct mc_slab *slab, void *item, size_t size) {
     if (size > MC_SLAB_ITEM_MAX) {
+        mc_slab_count(slab, -(ptrdiff_t)size);
         free(item);
         return;
     }
     unsigned class = class_of(size ? size : 1);
+    mc_slab_count(slab, -(ptrdiff_t)class_bytes(class));
     struct mc_page *page = (struct mc_page *)((uintptr_t)item & ~(uintptr_t)(MC_PAGE_BYTES - 1));
     MC_ASSERT(page->used > 0 && page->item_bytes == class_bytes(class));
     ((struct item *)item)->next = page->free;

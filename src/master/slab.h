@@ -35,11 +35,14 @@ void mc_page_pool_free(struct mc_page_pool *pool); /* takes every page with it *
 
 struct mc_slab {
     struct mc_page_pool *pool;
+    _Atomic size_t live_bytes; /* of items, and what mc_slab_count was told; read by anybody */
     struct mc_page *partial[MC_SLAB_CLASSES]; /* pages with room, by class */
 };
 
 /* 16-byte aligned, not cleared; never NULL (memory exhausted ends the process, see mc_alloc). */
 void *mc_slab_alloc(struct mc_slab *slab, size_t size);
 void mc_slab_free(struct mc_slab *slab, void *item, size_t size); /* the size it was asked for */
+/* Memory from elsewhere that belongs to the same owner: it counts as live. */
+void mc_slab_count(struct mc_slab *slab, ptrdiff_t bytes);
 
 #endif

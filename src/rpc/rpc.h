@@ -6,14 +6,16 @@
  * connection are answered in order, each with its sequence number, so clients may pipeline. Limits,
  * and what happens at them: connections (a further one is closed at once), body bytes (an error
  * answer, then closed), bytes of answers waiting on one connection (the server stops reading from a
- * peer that does not read), time without progress (closed). What is not a frame is closed without
+ * peer that does not read), bytes waiting on all connections together (the one that goes over is
+ * closed), time without progress (closed). What is not a frame is closed without
  * an answer, as upstream does.
  *
  * The client is synchronous and pooled: a call takes an idle connection of the peer, writes the
  * request and reads the answer on the calling thread, so that a round trip costs no thread switch.
  *
  * Counters: mc_rpc_connections, mc_rpc_connections_refused, mc_rpc_requests, mc_rpc_errors,
- * mc_rpc_slow_requests, mc_rpc_bad_frames, mc_rpc_received_bytes, mc_rpc_sent_bytes.
+ * mc_rpc_slow_requests, mc_rpc_bad_frames, mc_rpc_buffered_bytes, mc_rpc_over_budget,
+ * mc_rpc_received_bytes, mc_rpc_sent_bytes.
  */
 #ifndef MC_RPC_RPC_H
 #define MC_RPC_RPC_H
@@ -69,6 +71,10 @@ struct mc_rpc_server_config {
     unsigned threads;         /* reactors; 0 = 1 */
     uint32_t max_body_bytes;  /* of body and attachment together; 0 = MC_RPC_MAX_BODY */
     uint32_t max_connections; /* 0 = 65536 */
+    /* Of requests that are not complete, requests that run aside, and answers that peers have not
+     * taken, over all connections; 0 = 2 GiB. A connection of at least 64 KiB that takes the sum
+     * over it is closed. */
+    uint64_t max_buffered_bytes;
     /* Closes a connection that for so long neither completed a request nor moved a good part of
      * one, nor took answers. 0 = never. */
     uint32_t idle_timeout_ms;

@@ -42,6 +42,8 @@
 #define MAX_WORKERS             256
 #define PEER_TEXT               96
 #define DEFAULT_MAX_CONNECTIONS 65536
+#define DEFAULT_MAX_BUFFERED    (2ull << 30)
+#define BUDGET_FREE_BYTES       (64u << 10) /* a connection of less is never closed for the sum */
 
 /* A request on its way to the thread aside and back. */
 struct aside {
@@ -64,7 +66,8 @@ struct connection {
     size_t progress; /* bytes since the sign of life */
     struct mc_buf in;
     struct mc_buf out;
-    size_t out_sent; /* of out */
+    size_t out_sent;  /* of out */
+    size_t accounted; /* of the server's buffered bytes */
     bool closing;
     bool input_ended; /* implies closing */
     bool shut;        /* the sending side is shut down */
@@ -96,8 +99,10 @@ struct mc_rpc_server {
     struct worker *workers;
     struct mc_reactor *aside; /* runs slow requests; NULL when there are none */
     uint32_t text_hash;
+    _Atomic size_t buffered; /* buffers of all connections */
     struct {
         struct mc_metric connections, refused, requests, slow, errors, bad_frames, received, sent;
+        struct mc_metric over_budget;
     } metrics;
 };
 
@@ -107,8 +112,31 @@ static uint64_t now_ns(void) {
 
 /* ---- life of a connection ---- */
 
+/* What the connection's buffers take goes into the server's sum. False when it must go, for the sum
+ * is over the budget and it has a good part in that. */
+static bool account(struct connection *c, size_t bytes) {
+    struct mc_rpc_server *s = c->worker->server;
+    if (bytes == c->accounted) {
+        return true;
+    }
+    bool grew = bytes > c->accounted;
+    /* relaxed: a number, nothing hangs on its order */
+    size_t sum =
+        atomic_fetch_add_explicit(&s->buffered, bytes - c->accounted, memory_order_relaxed) +
+        (bytes - c->accounted);
+    c->accounted = bytes;
+    return !grew || bytes < BUDGET_FREE_BYTES || sum <= s->config.max_buffered_bytes;
+}
+
+static size_t buffers_of(const struct connection *c) {
+    size_t aside =
+        c->aside == NULL ? 0 : c->aside->request.body.len + c->aside->request.attachment.len;
+    return c->in.cap + c->out.cap + aside;
+}
+
 static void connection_forget(struct connection *c) {
     struct worker *w = c->worker;
+    (void)account(c, 0);
     const struct mc_rpc_server_config *config = &w->server->config;
     if (config->closed != NULL) {
         config->closed(config->ctx, c->peer_words, c->peer);
@@ -535,6 +563,15 @@ static void end_turn(struct connection *c, enum mc_status status) {
     }
     bool read_on =
         !c->input_ended && c->aside == NULL && (c->closing || waiting_bytes(c) <= OUT_LIMIT);
+    if (!account(c, buffers_of(c))) {
+        mc_warn_limited("closing a connection, RPC buffers are at their limit: peer=%s bytes=%zu "
+                        "limit=%llu",
+                        c->peer, c->accounted,
+                        (unsigned long long)w->server->config.max_buffered_bytes);
+        mc_metric_add(&w->server->metrics.over_budget, 1);
+        connection_free(c);
+        return;
+    }
     uint32_t want = (read_on ? EPOLLIN : 0) | (waiting_bytes(c) > 0 ? EPOLLOUT : 0);
     mc_reactor_modify(w->reactor, &c->watch, want);
 }
@@ -634,6 +671,11 @@ static void accepted(struct mc_acceptor *acceptor, int fd, const struct mc_addr 
 
 /* ---- start and stop ---- */
 
+static int64_t read_buffered(void *arg) {
+    struct mc_rpc_server *s = arg;
+    return (int64_t)atomic_load_explicit(&s->buffered, memory_order_relaxed);
+}
+
 static void register_metrics(struct mc_rpc_server *s) {
     const struct {
         enum mc_metric_type type;
@@ -649,6 +691,9 @@ static void register_metrics(struct mc_rpc_server *s) {
         {MC_METRIC_COUNTER, "mc_rpc_errors", "answers with an RPC error", &s->metrics.errors},
         {MC_METRIC_COUNTER, "mc_rpc_bad_frames",
          "connections closed because of bytes that are no frame", &s->metrics.bad_frames},
+        {MC_METRIC_COUNTER, "mc_rpc_over_budget",
+         "connections closed because all buffers together were at their limit",
+         &s->metrics.over_budget},
         {MC_METRIC_COUNTER, "mc_rpc_received_bytes", "bytes read from RPC connections",
          &s->metrics.received},
         {MC_METRIC_COUNTER, "mc_rpc_sent_bytes", "bytes written to RPC connections",
@@ -657,6 +702,11 @@ static void register_metrics(struct mc_rpc_server *s) {
     for (size_t i = 0; s->config.metrics != NULL && i < MC_ARRAY_LEN(all); i++) {
         mc_metrics_register(s->config.metrics, all[i].type, all[i].name, "", all[i].help,
                             all[i].metric);
+    }
+    if (s->config.metrics != NULL) {
+        mc_metrics_register_fn(s->config.metrics, MC_METRIC_GAUGE, "mc_rpc_buffered_bytes", "",
+                               "bytes of requests and answers that wait on connections",
+                               read_buffered, s);
     }
 }
 
@@ -698,6 +748,8 @@ static struct mc_rpc_server *server_new(const struct mc_rpc_server_config *confi
     s->config.max_body_bytes = config->max_body_bytes ? config->max_body_bytes : MC_RPC_MAX_BODY;
     s->config.max_connections =
         config->max_connections ? config->max_connections : DEFAULT_MAX_CONNECTIONS;
+    s->config.max_buffered_bytes =
+        config->max_buffered_bytes ? config->max_buffered_bytes : DEFAULT_MAX_BUFFERED;
     s->text_hash = mc_type_hash(&mc_t_str);
     unsigned threads = config->threads ? config->threads : 1;
     threads = threads < MAX_WORKERS ? threads : MAX_WORKERS;
@@ -715,7 +767,7 @@ static void server_free(struct mc_rpc_server *s) {
         worker_stop(&s->workers[--s->worker_count]);
     }
     if (s->config.metrics != NULL) {
-        mc_metrics_unregister_range(s->config.metrics, &s->metrics, sizeof(s->metrics));
+        mc_metrics_unregister_range(s->config.metrics, s, sizeof(*s));
     }
     free(s->workers);
     free(s);

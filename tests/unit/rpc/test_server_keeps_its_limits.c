@@ -4,6 +4,7 @@
  * many connections. MC_TEST_THREADS
  */
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 #include "rpc_support.h"
@@ -214,6 +215,59 @@ static void test_a_connection_too_many_is_closed(void **state) {
     mc_rpc_server_stop(s.server);
 }
 
+static int64_t gauge(struct mc_metrics *metrics, const char *name) {
+    struct mc_buf text = {0};
+    char line[64];
+    mc_metrics_print(metrics, &text);
+    snprintf(line, sizeof(line), "\n%s ", name);
+    const char *at = strstr(mc_buf_cstr(&text), line);
+    assert_non_null(at);
+    int64_t value = strtoll(at + strlen(line), NULL, 10);
+    mc_buf_free(&text);
+    return value;
+}
+
+/* Each may have its request; together they may not. */
+static void test_all_requests_together_have_a_limit(void **state) {
+    enum { PEERS = 12, PART = 3 << 20 };
+    struct mc_metrics *metrics = mc_metrics_create();
+    struct test_server s = test_server_start(
+        (struct mc_rpc_server_config){.metrics = metrics, .max_buffered_bytes = 16u << 20});
+    struct mc_rpc_client *client = test_client(&s, 1);
+    struct mc_rpc_request_header h = test_header(1, FN_ECHO, 200u << 20);
+    char *bytes = mc_zalloc(PART);
+    int fds[PEERS];
+    for (size_t i = 0; i < PEERS; i++) {
+        fds[i] = test_socket(&s);
+        if (test_send(fds[i], &h, sizeof(h)) == MC_OK) {
+            (void)test_send(fds[i], bytes, PART); /* fails where the server has closed it */
+        }
+        test_echo(client, 1000, i); /* who asks for little is served all the time */
+        assert_true(gauge(metrics, "mc_rpc_buffered_bytes") <= (16 << 20) + (8 << 20));
+    }
+    int64_t closed = 0;
+    for (int look = 0; look < 400 && closed < PEERS - 6; look++) {
+        usleep(5000);
+        closed = gauge(metrics, "mc_rpc_over_budget");
+    }
+    usleep(50000);
+    assert_in_range(gauge(metrics, "mc_rpc_over_budget"), PEERS - 6, PEERS - 2);
+    assert_true(gauge(metrics, "mc_rpc_buffered_bytes") <= 16 << 20);
+    test_echo(client, 1000, PEERS);
+    for (size_t i = 0; i < PEERS; i++) {
+        close(fds[i]);
+    }
+    for (int look = 0; look < 2000 && gauge(metrics, "mc_rpc_connections") > 1; look++) {
+        usleep(5000);
+    }
+    assert_int_equal(gauge(metrics, "mc_rpc_buffered_bytes"), 0);
+    test_echo(client, 8 << 20, 1); /* there is room again */
+    free(bytes);
+    mc_rpc_client_destroy(client);
+    mc_rpc_server_stop(s.server);
+    mc_metrics_destroy(metrics);
+}
+
 static void test_stopping_ends_connections(void **state) {
     struct test_server s = test_server_start((struct mc_rpc_server_config){.threads = 2});
     int fds[6];
@@ -235,6 +289,7 @@ int main(void) {
         cmocka_unit_test(test_silent_and_dripping_peers_are_closed),
         cmocka_unit_test(test_a_peer_that_does_not_read_is_not_read),
         cmocka_unit_test(test_a_connection_too_many_is_closed),
+        cmocka_unit_test(test_all_requests_together_have_a_limit),
         cmocka_unit_test(test_stopping_ends_connections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
