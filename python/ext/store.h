@@ -88,6 +88,8 @@ extern PyMethodDef mpy_store_life_methods[];
 extern PyMethodDef mpy_store_write_methods[];
 extern PyMethodDef mpy_store_read_methods[];
 extern PyMethodDef mpy_store_admin_methods[];
+extern PyMethodDef mpy_store_session_methods[];
+extern PyMethodDef mpy_store_segment_methods[];
 bool mpy_store_add_type(PyObject *module, struct mpy_state *state);
 
 #endif

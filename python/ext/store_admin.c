@@ -245,9 +245,9 @@ static PyObject *describe(struct mpy_state *state, const struct mc_replica_info 
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list != NULL && i < count; i++) {
         const struct mc_replica_info *r = &replicas[i];
-        PyObject *one = PyObject_CallMethod(state->types, "_replica", "iiKKss", r->type, r->status,
-                                            (unsigned long long)r->size,
-                                            (unsigned long long)r->address, r->endpoint, "");
+        PyObject *one = PyObject_CallMethod(
+            state->types, "_replica", "iiKKss", r->type, r->status, (unsigned long long)r->size,
+            (unsigned long long)r->address, r->endpoint, r->file_path);
         if (one == NULL || PyList_SetItem(list, (Py_ssize_t)i, one) != 0) {
             Py_CLEAR(list);
         }

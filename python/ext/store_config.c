@@ -207,7 +207,7 @@ static long enum_value(PyObject *member) {
     return number;
 }
 
-enum { SOFT_PIN_ENABLE = 1 };
+enum { SOFT_PIN_ENABLE = 1, SOFT_PIN_DISABLE = 2 };
 
 static PyObject *get_soft_pin(PyObject *self, void *unused) {
     return PyBool_FromLong(enum_value(((struct config *)self)->soft_pin_action) == SOFT_PIN_ENABLE);
@@ -342,6 +342,8 @@ bool mpy_config_take(PyTypeObject *type, PyObject *object, struct mpy_config *ou
     const struct config *from = (struct config *)object;
     out->c.replica_num = from->replica_num;
     out->c.with_soft_pin = enum_value(from->soft_pin_action) == SOFT_PIN_ENABLE;
+    out->c.without_soft_pin = enum_value(from->soft_pin_action) == SOFT_PIN_DISABLE;
+    out->c.data_type = (uint8_t)enum_value(from->data_type);
     out->c.soft_pin_ttl_ms = from->has_ttl ? from->soft_pin_ttl_ms : 0;
     out->c.with_hard_pin = from->with_hard_pin;
     out->c.prefer_same_node = from->prefer_alloc_in_same_node;

@@ -214,8 +214,9 @@ static size_t count_methods(const PyMethodDef *methods) {
 
 /* The tables of all files as one, which the type keeps for good. */
 static PyMethodDef *join_methods(void) {
-    static PyMethodDef *const tables[] = {mpy_store_life_methods, mpy_store_write_methods,
-                                          mpy_store_read_methods, mpy_store_admin_methods};
+    static PyMethodDef *const tables[] = {mpy_store_life_methods,    mpy_store_write_methods,
+                                          mpy_store_read_methods,    mpy_store_admin_methods,
+                                          mpy_store_session_methods, mpy_store_segment_methods};
     size_t total = 0;
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         total += count_methods(tables[i]);

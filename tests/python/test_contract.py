@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""One set of tests, two implementations: tests/python/contract runs with our package and our master, then with upstream's
+wheel and its master. Arguments: the build folder, then unittest's."""
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "interop"))
+import peers as interop  # noqa: E402
+
+
+def run(peers, side):
+    """The exit status of the tests with this side's package and master."""
+    master = peers.master("ours" if side == "ours" else "upstream")
+    if side == "ours":
+        python, env = sys.executable, dict(os.environ, PYTHONPATH=os.path.join(peers.build, "python"))
+        env["MC_LOG_LEVEL"] = "ERROR"
+    else:
+        installed = interop.wheel(peers.build, interop.NEWEST)
+        python, env = installed.python, dict(installed.env)
+    env.update(MC_CONTRACT_SIDE=side, MC_CONTRACT_MASTER=master.address, PYTHONDONTWRITEBYTECODE="1")
+    log = os.path.join(peers.directory, f"{side}.log")
+    with open(log, "w") as out:
+        done = subprocess.run([python, "-m", "unittest", "discover", "-v", "-s", os.path.join(HERE, "contract"),
+                               "-p", "*_contract.py", *sys.argv[2:]],
+                              env=env, cwd=peers.directory, stdout=out, stderr=out, timeout=600)
+    text = [line for line in open(log, errors="replace") if not line.startswith(("I2", "W2", "E2", "I1", "W1", "E1", "20"))]
+    print(f"---- {side}: " + " ".join(text[-3:]).strip().replace("\n", " "), flush=True)
+    if done.returncode:
+        print("".join(text[-80:]), flush=True)
+    peers.stop(master.popen)
+    return done.returncode
+
+
+def main():
+    if not os.path.exists(os.path.join(sys.argv[1], "python", "mooncake", "store.abi3.so")):
+        print("skipped: this build has no Python package")
+        return 77
+    peers = interop.Peers(sys.argv[1])
+    failed = 1
+    try:
+        failed = run(peers, "ours")
+        try:
+            failed |= run(peers, "upstream")
+        except interop.Skip as reason:
+            print(f"skipped: {reason}")
+            return failed or 77
+    finally:
+        peers.close(False)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
