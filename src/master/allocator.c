@@ -373,8 +373,6 @@ void mc_allocator_free(struct mc_allocator *a, uint32_t handle) {
     mc_lock_acquire(&a->lock);
     MC_ASSERT(live_locked(a, handle));
     const struct node *n = &a->nodes[handle];
-    __builtin_prefetch(&a->nodes[n->prev], 1); /* for the merge, one call later */
-    __builtin_prefetch(&a->nodes[n->next], 1);
     account_locked(a, -size_of(n), -1ull);
     unpark_locked(a);
     a->parked = handle;
