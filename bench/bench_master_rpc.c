@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -186,6 +187,9 @@ static double percentile(uint32_t *samples, size_t count, double p) {
 
 static void *ping_main(void *arg) {
     struct pinger *p = arg;
+    /* The master is measured, not the wait for this program's own load on the same core. Without
+     * the privilege the figure is a few milliseconds worse, on both sides alike. */
+    (void)setpriority(PRIO_PROCESS, 0, -15);
     struct template ping = {0};
     make_frame(&ping, MC_RPC_Ping, &client, 0);
     int fd = connect_to(p->address);
