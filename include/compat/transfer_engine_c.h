@@ -127,7 +127,7 @@ transfer_engine_t createTransferEngine(const char *metadata_conn_string,
                                        uint64_t rpc_port, int auto_discover);
 /* Ends transfers and frees batches; NULL is allowed. */
 void destroyTransferEngine(transfer_engine_t engine);
-/* Whether the machine's topology is known to the engine. [E] */
+/* 0 when the machine's topology can be read, which the engine does by itself. [E] */
 int discoverTopology(transfer_engine_t engine);
 /* "ip:port" of this engine, which peers of a P2P engine open. [E], -1 when buf_len is too small. */
 int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);

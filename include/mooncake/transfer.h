@@ -78,7 +78,8 @@ void mc_engine_options_init(struct mc_engine_options *options);
 
 /* Starts threads, listens, publishes the segment. `options` and its strings are copied.
  * MC_INVALID_PARAMS, MC_ERR_ADDRESS_IN_USE, MC_ERR_BAD_ADDRESS, MC_ERR_LIMIT, MC_ERR_IO, what the
- * metadata service answers, and MC_ERR_EXISTS when a living engine has the name there. */
+ * metadata service answers, MC_INVALID_PARAMS or MC_FILE_NOT_FOUND for a topology file that cannot
+ * be used, and MC_ERR_EXISTS when a living engine has the name there. */
 MC_MUST_USE enum mc_status mc_engine_create(const struct mc_engine_options *options,
                                             struct mc_engine **engine);
 /* Ends transfers in flight with MC_ERR_CANCELLED and waits for peers' requests; afterwards nobody
@@ -94,6 +95,10 @@ const char *mc_engine_host(const struct mc_engine *engine);
 /* Names of the transports that run on this machine ("local", "shm", "tcp"...), by number from 0;
  * NULL behind the last. */
 const char *mc_engine_transport(const struct mc_engine *engine, unsigned index);
+/* Which network cards serve which memory, as upstream's JSON ({"cpu:0": [[preferred], [available]],
+ * ...}): the user's (MC_CUSTOM_TOPO_JSON in the environment) or this machine's. malloc'ed; NULL
+ * when the machine cannot be read. */
+char *mc_engine_topology(struct mc_engine *engine);
 /* Takes the engine's name out of the metadata service, for good: peers that know the segment go on,
  * others no longer find it. Nothing to do with P2P. */
 void mc_engine_withdraw(struct mc_engine *engine);

@@ -259,7 +259,11 @@ MC_PUBLIC int uninstallTransport(transfer_engine_t engine, const char *proto) {
 }
 
 MC_PUBLIC int discoverTopology(transfer_engine_t engine) {
-    return engine == NULL ? TE_INVALID : te_error(MC_NOT_SUPPORTED);
+    struct abi_engine *e = engine;
+    char *matrix = e == NULL ? NULL : mc_engine_topology(e->engine);
+    bool known = matrix != NULL;
+    free(matrix);
+    return known ? 0 : e == NULL ? TE_INVALID : TE_CONTEXT;
 }
 
 /* ---- segments ---- */

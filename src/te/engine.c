@@ -219,6 +219,7 @@ static void init_parts(struct mc_engine *engine) {
     mc_list_init(&engine->batches);
     pthread_mutex_init(&engine->batches_lock, NULL);
     pthread_cond_init(&engine->batches_changed, NULL);
+    pthread_mutex_init(&engine->topo_lock, NULL);
     mc_memory_init(engine);
     mc_notify_init(engine);
     mc_publish_init(engine);
@@ -233,6 +234,7 @@ static void destroy_parts(struct mc_engine *engine) {
     mc_memory_destroy(engine);
     mc_notify_destroy(engine);
     mc_publish_destroy(engine);
+    mc_topology_destroy(engine);
     mc_meta_close(engine->meta);
     mc_metrics_destroy(engine->metrics);
     pthread_mutex_destroy(&engine->batches_lock);
@@ -269,7 +271,8 @@ enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
     int listen_fd = -1;
     init_parts(engine);
     enum mc_status status = adopt_options(engine, options);
-    if (status != MC_OK || (status = open_meta(engine)) != MC_OK ||
+    if (status != MC_OK || (status = mc_topology_init(engine)) != MC_OK ||
+        (status = open_meta(engine)) != MC_OK ||
         (status = choose_host(engine)) != MC_OK ||
         (status = listen_handshake(engine, &listen_fd)) != MC_OK) {
         goto fail;

@@ -277,6 +277,11 @@ struct mc_engine {
     _Atomic bool withdrawn; /* nothing is published any more */
     struct mc_metric republished;
 
+    /* topology.c */
+    pthread_mutex_t topo_lock;
+    struct mc_topo *topo;          /* NULL until asked for; then fixed */
+    struct mc_topo_matrix *matrix; /* the user's from the start, or made with `topo` */
+
     /* segment.c */
     pthread_mutex_t table_lock;
     _Atomic(struct mc_segment_slot *) *slots; /* MC_SEGMENTS_MAX; [0] is the local one */
@@ -322,6 +327,11 @@ struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr,
 void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out);
 /* Copies the own ranges into a descriptor; the caller frees desc->buffers. */
 void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc);
+
+/* topology.c */
+/* Reads the user's matrix, when there is one. */
+MC_MUST_USE enum mc_status mc_topology_init(struct mc_engine *engine);
+void mc_topology_destroy(struct mc_engine *engine);
 
 /* publish.c */
 void mc_poll_start(struct mc_engine *engine);

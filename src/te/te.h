@@ -226,6 +226,13 @@ struct mc_uuid mc_engine_id(const struct mc_engine *engine);
 /* Of this host's kernel; "" when unknown. */
 const char *mc_engine_boot_id(const struct mc_engine *engine);
 struct mc_metrics *mc_engine_registry(struct mc_engine *engine);
+/* The machine, and which cards serve which memory: the user's matrix (MC_CUSTOM_TOPO_JSON) or one
+ * made with MC_TE_FILTERS; see topo/topo.h. Discovered at the first call, which takes some tens of
+ * milliseconds; fixed and shared from then on. What mc_topo_discover answers. */
+struct mc_topo;
+struct mc_topo_matrix;
+MC_MUST_USE enum mc_status mc_engine_topo(struct mc_engine *engine, const struct mc_topo **topo,
+                                          const struct mc_topo_matrix **matrix);
 struct mc_reactor;
 unsigned mc_engine_reactor_count(const struct mc_engine *engine);
 struct mc_reactor *mc_engine_reactor(struct mc_engine *engine, unsigned index);

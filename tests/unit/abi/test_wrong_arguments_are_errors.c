@@ -98,6 +98,7 @@ static void test_names(void **state) {
     assert_int_equal(removeLocalSegment(engine, text), 0);
     assert_int_equal(warmupEfaSegment(engine, "somebody"), 0);
     assert_int_equal(syncSegmentCache(engine), 0);
+    assert_int_equal(discoverTopology(engine), 0);
 }
 
 static void test_memory(void **state) {
