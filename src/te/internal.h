@@ -69,9 +69,6 @@ void mc_slot_wait_refresh(struct mc_segment_slot *slot, struct mc_slice_op *slic
 /* Takes the task's slices out of the waiting list and ends them. */
 void mc_slot_cancel_waiting(struct mc_segment_slot *slot, struct mc_transfer_task *task);
 enum mc_status mc_slot_refresh(struct mc_segment_slot *slot, uint64_t deadline_ns);
-/* The buffer of the descriptor that holds [addr, addr+length), or NULL. */
-const struct mc_peer_buffer *mc_peer_desc_find(const struct mc_peer_desc *desc, uint64_t addr,
-                                               uint64_t length);
 void mc_segments_init(struct mc_engine *engine);
 void mc_segments_destroy(struct mc_engine *engine);
 

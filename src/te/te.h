@@ -75,6 +75,9 @@ struct mc_segment { /* one opened segment; lives until closed and unused */
 /* A counted reference to the current descriptor. */
 struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment);
 void mc_peer_desc_put(struct mc_peer_desc *desc);
+/* The buffer of the descriptor that holds [addr, addr+length), or NULL. */
+const struct mc_peer_buffer *mc_peer_desc_find(const struct mc_peer_desc *desc, uint64_t addr,
+                                               uint64_t length);
 
 /* ---- slices ---- */
 

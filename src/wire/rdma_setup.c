@@ -80,10 +80,11 @@ void mc_rdma_setup_encode(const struct mc_rdma_setup *s, struct mc_buf *out) {
     put_gid(root, s->local_gid);
     if (s->engine_id.hi != 0 || s->engine_id.lo != 0) {
         json_object_set_new(root, "mooncake_c",
-                            json_pack("{s:o, s:o, s:I, s:I, s:b}", "engine_id",
+                            json_pack("{s:o, s:o, s:I, s:I, s:I, s:b}", "engine_id",
                                       id_json(s->engine_id), "peer_id", id_json(s->peer_id),
-                                      "generation", (json_int_t)s->generation, "mtu",
-                                      (json_int_t)s->mtu, "close", (int)s->close));
+                                      "generation", (json_int_t)s->generation, "answers",
+                                      (json_int_t)s->answers, "mtu", (json_int_t)s->mtu, "close",
+                                      (int)s->close));
     }
     char *text = json_dumps(root, JSON_COMPACT);
     MC_ASSERT(text != NULL);
@@ -146,6 +147,7 @@ static enum mc_status decode_ours(const json_t *root, struct mc_rdma_setup *s) {
     }
     if (!get_id(ours, "engine_id", &s->engine_id) || !get_id(ours, "peer_id", &s->peer_id) ||
         !get_number(json_object_get(ours, "generation"), INT64_MAX, &s->generation) ||
+        !get_number(json_object_get(ours, "answers"), INT64_MAX, &s->answers) ||
         !get_number(json_object_get(ours, "mtu"), 65536, &mtu)) {
         return bad("malformed mooncake_c");
     }

@@ -6,7 +6,7 @@
  *   {"local_nic_path": "<server>@<nic>", "peer_nic_path": ..., "local_lid": 0,
  *    "local_gid": "00:..:ff:0a:09:00:01", "qp_num": [..], "reply_msg": "", "payload": "",
  *    "ready_ack": false, "mooncake_c": {"engine_id": [hex, hex], "peer_id": [hex, hex],
- *    "generation": n, "mtu": bytes, "close": false}}
+ *    "generation": n, "answers": n, "mtu": bytes, "close": false}}
  *
  * "local" is the sender in requests and in answers. An answer with a reply_msg is a rejection. The
  * format has no version: members that are absent have the defaults below.
@@ -34,7 +34,8 @@ struct mc_rdma_setup {
     /* ours; engine_id {0,0} = the sender is upstream's */
     struct mc_uuid engine_id;
     struct mc_uuid peer_id; /* whom the sender means; {0,0} = anybody */
-    uint64_t generation;    /* of the initiator's endpoint; an answer repeats the request's */
+    uint64_t generation;    /* of the sender's endpoint: grows with each that an engine makes */
+    uint64_t answers;       /* in answers: the generation of the request */
     uint32_t mtu;           /* bytes; 0 = not said */
     bool close;             /* the sender is about to give these queue pairs up */
 };
