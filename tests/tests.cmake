@@ -42,6 +42,11 @@ foreach(source ${MC_TESTS_FOUND})
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" SKIP_RETURN_CODE 77 TIMEOUT 300)
 endforeach()
 
+# What runs inside the guest of tests/vm.
+add_executable(vm_rdma tests/vm/vm_rdma.c)
+set_target_properties(vm_rdma PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_link_libraries(vm_rdma PRIVATE mooncake_test_support)
+
 # Scripts: tests/<label>/test_*.py or .sh, run with the build folder as argument.
 file(GLOB_RECURSE MC_TEST_SCRIPTS CONFIGURE_DEPENDS tests/*/test_*.py tests/*/test_*.sh)
 foreach(source ${MC_TEST_SCRIPTS})
@@ -51,4 +56,7 @@ foreach(source ${MC_TEST_SCRIPTS})
   string(REPLACE "/" "_" name ${name})
   add_test(NAME ${name} COMMAND ${source} ${CMAKE_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${label}" SKIP_RETURN_CODE 77 TIMEOUT 900)
+  if(label STREQUAL vm) # one guest at a time, with two processors
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK guest PROCESSORS 2)
+  endif()
 endforeach()

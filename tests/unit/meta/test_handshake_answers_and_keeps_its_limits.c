@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "io/io.h"
@@ -21,6 +22,7 @@ struct scene {
     _Atomic int notified;
     char name[64];
     char message[64];
+    _Atomic(struct mc_handshake_call *) call; /* to be answered by the test */
 };
 
 static void on_metadata(void *ctx, struct mc_buf *reply) {
@@ -36,6 +38,16 @@ static enum mc_status on_notify(void *ctx, struct mc_str name, struct mc_str mes
     return mc_str_eq(name, MC_STR("refuse")) ? MC_ERR_LIMIT : MC_OK;
 }
 
+/* Those that say so are answered later, the others not here. */
+static bool on_connection(void *ctx, struct mc_str body, struct mc_handshake_call *call) {
+    struct scene *s = ctx;
+    if (memmem(body.ptr, body.len, "later", 5) == NULL) {
+        return false;
+    }
+    atomic_store(&s->call, call);
+    return true;
+}
+
 static int set_up(void **state) {
     struct scene *s = calloc(1, sizeof(*s));
     int fd = -1;
@@ -46,7 +58,7 @@ static int set_up(void **state) {
     s->metrics = mc_metrics_create();
     assert_ok(mc_reactor_create("test", &s->reactor));
     assert_ok(mc_listen("127.0.0.1", 0, 128, &fd, &s->port));
-    struct mc_handshake_handler handler = {s, on_metadata, on_notify, NULL};
+    struct mc_handshake_handler handler = {s, on_metadata, on_notify, on_connection};
     assert_ok(mc_handshake_serve(s->reactor, fd, &handler, &s->limits, s->metrics, &s->server));
     *state = s;
     return 0;
@@ -284,6 +296,67 @@ static void the_client_believes_no_broken_answer(void **state) {
 
 #define HANDSHAKE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+/* ---- answers that come later ---- */
+
+struct asker {
+    struct scene *scene;
+    enum mc_status status;
+    struct mc_buf reply;
+};
+
+static void *ask_connection(void *arg) {
+    struct asker *a = arg;
+    a->status = mc_handshake_connection("127.0.0.1", a->scene->port, MC_STR("{\"x\":\"later\"}"),
+                                        &a->scene->limits, in_ms(5000), &a->reply);
+    return NULL;
+}
+
+static struct mc_handshake_call *wait_for_call(struct scene *s) {
+    while (atomic_load(&s->call) == NULL) {
+        usleep(1000);
+    }
+    return atomic_exchange(&s->call, NULL);
+}
+
+static void an_answer_may_come_later_and_from_any_thread(void **state) {
+    struct asker asker = {.scene = *state};
+    pthread_t thread;
+    pthread_create(&thread, NULL, ask_connection, &asker);
+    struct mc_handshake_call *call = wait_for_call(asker.scene);
+    usleep(20000);
+    mc_handshake_answer(call, MC_STR("{\"so\":1}"));
+    pthread_join(thread, NULL);
+    assert_ok(asker.status);
+    assert_string_equal(mc_buf_cstr(&asker.reply), "{\"so\":1}");
+    mc_buf_free(&asker.reply);
+}
+
+static void an_answer_that_is_too_late_is_dropped(void **state) {
+    struct asker asker = {.scene = *state};
+    pthread_t thread;
+    pthread_create(&thread, NULL, ask_connection, &asker);
+    struct mc_handshake_call *call = wait_for_call(asker.scene);
+    pthread_join(thread, NULL); /* the connection's time was up */
+    assert_int_equal(asker.status, MC_ERR_CLOSED);
+    mc_handshake_answer(call, MC_STR("{}"));
+    assert_ok(
+        mc_handshake_probe("127.0.0.1", asker.scene->port, &asker.scene->limits, in_ms(2000)));
+    mc_buf_free(&asker.reply);
+}
+
+static void an_answer_may_come_after_the_server_stopped(void **state) {
+    struct asker asker = {.scene = *state};
+    pthread_t thread;
+    pthread_create(&thread, NULL, ask_connection, &asker);
+    struct mc_handshake_call *call = wait_for_call(asker.scene);
+    mc_handshake_stop(asker.scene->server);
+    asker.scene->server = NULL;
+    pthread_join(thread, NULL);
+    assert_int_not_equal(asker.status, MC_OK);
+    mc_handshake_answer(call, MC_STR("{}"));
+    mc_buf_free(&asker.reply);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         HANDSHAKE_TEST(the_client_gets_its_answers),
@@ -293,6 +366,9 @@ int main(void) {
         HANDSHAKE_TEST(too_many_connections_are_refused_and_counted),
         HANDSHAKE_TEST(many_clients_are_served_at_a_time),
         HANDSHAKE_TEST(the_client_believes_no_broken_answer),
+        HANDSHAKE_TEST(an_answer_may_come_later_and_from_any_thread),
+        HANDSHAKE_TEST(an_answer_that_is_too_late_is_dropped),
+        HANDSHAKE_TEST(an_answer_may_come_after_the_server_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,203 @@
+/*
+ * The rdma transport with everything but verbs: the suite that the guest runs over Soft-RoCE, over
+ * NICs that are memory. MC_TEST_THREADS
+ */
+#include <errno.h>
+#include <stdio.h>
+
+#include "support/fake_nics.h"
+#include "support/rdma_suite.h"
+
+static struct mc_transport_ops ops;
+
+static void set_link(unsigned nic, bool up) {
+    char name[16];
+    snprintf(name, sizeof(name), "nic%u", nic);
+    fake_nics_link(name, up);
+}
+
+/* A deadline while the NIC holds what was posted: the call returns, and what comes afterwards
+ * touches nothing. */
+static void test_what_is_cancelled_in_flight_is_flushed(void **state) {
+    struct rdma_side a, b;
+    rdma_side_open(&a, "0", MIB, 0);
+    rdma_side_open(&b, "1", MIB, 0);
+    mc_segment_id to_b = rdma_segment_of(&a, &b);
+    rdma_round_trip(&a, &b, to_b, MIB, 1);
+    mc_test_fill(b.memory, MIB, 2);
+    fake_nics_hold(true);
+    assert_int_equal(rdma_move(&a, to_b, MC_TRANSFER_READ, a.memory, b.memory, MIB, 200),
+                     MC_ERR_TIMEOUT);
+    mc_test_fill(a.memory, MIB, 3);
+    fake_nics_hold(false);
+    rdma_pause_ms(20);
+    mc_test_verify(a.memory, MIB, 3);
+    assert_int_equal(rdma_counter(&a, "mooncake_te_rdma_endpoints_failed_total"), 1);
+    rdma_round_trip(&a, &b, to_b, MIB, 4);
+    rdma_side_close(&a);
+    rdma_side_close(&b);
+}
+
+static void test_endpoints_never_exceed_their_limit(void **state) {
+    (void)fake_nics_peak("nic0");
+    test_two_endpoints_serve_four_busy_peers(state);
+    assert_true(fake_nics_peak("nic0") <= 2 * 2); /* two endpoints of two queue pairs */
+}
+
+/* One NIC that does not take the memory, and RDMA leaves it to others. */
+static void test_memory_that_a_nic_refuses_is_not_offered(void **state) {
+    struct rdma_side a, b;
+    rdma_side_open(&a, "0", 65536, 0);
+    fake_nics_refuse_regions("nic1", ENOMEM);
+    rdma_side_open(&b, "1", 65536, 0);
+    fake_nics_refuse_regions("nic1", 0);
+    mc_segment_id to_b = rdma_segment_of(&a, &b);
+    assert_int_equal(rdma_move(&a, to_b, MC_TRANSFER_WRITE, a.memory, b.memory, 65536, 5000),
+                     MC_ERR_NO_TRANSPORT);
+    rdma_side_close(&a);
+    rdma_side_close(&b);
+}
+
+static void test_small_writes_need_no_registration(void **state) {
+    struct rdma_side a, b;
+    char own[64];
+    rdma_side_open(&a, "0", 4096, 0);
+    rdma_side_open(&b, "1", 4096, 0);
+    mc_segment_id to_b = rdma_segment_of(&a, &b);
+    mc_test_fill(own, sizeof(own), 9);
+    assert_ok(rdma_move(&a, to_b, MC_TRANSFER_WRITE, own, b.memory, sizeof(own), 5000));
+    mc_test_verify(b.memory, sizeof(own), 9);
+    assert_int_equal(rdma_move(&a, to_b, MC_TRANSFER_READ, own, b.memory, sizeof(own), 5000),
+                     MC_ERR_NO_TRANSPORT);
+    rdma_side_close(&a);
+    rdma_side_close(&b);
+}
+
+/* ---- the handshake as a peer sees it ---- */
+
+static enum mc_status ask(struct rdma_side *side, const struct mc_rdma_setup *request,
+                          struct mc_rdma_setup *reply) {
+    struct mc_handshake_limits limits;
+    struct mc_buf body = {0}, text = {0};
+    mc_handshake_limits_init(&limits);
+    mc_rdma_setup_encode(request, &body);
+    assert_ok(mc_handshake_connection("127.0.0.1", mc_engine_rpc_port(side->engine),
+                                      (struct mc_str){body.data, body.len}, &limits, MC_NO_DEADLINE,
+                                      &text));
+    enum mc_status status = mc_rdma_setup_decode((struct mc_str){text.data, text.len}, reply);
+    mc_buf_free(&body);
+    mc_buf_free(&text);
+    return status;
+}
+
+static void fill_request(struct rdma_side *to, uint64_t generation, uint32_t qp,
+                         struct mc_rdma_setup *request) {
+    *request = (struct mc_rdma_setup){.local_path = "10.0.0.9:15000@nic1",
+                                      .local_gid = {[10] = 0xff, [11] = 0xff, 10, 9, 0, 2},
+                                      .qp_count = 2,
+                                      .qp_num = {qp, qp + 1},
+                                      .engine_id = {1, 2},
+                                      .generation = generation,
+                                      .mtu = 4096};
+    snprintf(request->peer_path, sizeof(request->peer_path), "%s@nic0", mc_engine_name(to->engine));
+}
+
+static void test_an_old_generation_is_refused(void **state) {
+    struct rdma_side a;
+    struct mc_rdma_setup request, reply, again;
+    rdma_side_open(&a, "0", 4096, 0);
+    fill_request(&a, 5, 100, &request);
+    assert_ok(ask(&a, &request, &reply));
+    assert_string_equal(reply.reply_msg, "");
+    assert_int_equal(reply.qp_count, 2);
+    assert_int_equal(reply.answers, 5);
+    /* The same once more: the same queue pairs. */
+    assert_ok(ask(&a, &request, &again));
+    assert_memory_equal(again.qp_num, reply.qp_num, 2 * sizeof(uint32_t));
+    /* Late, from before: refused. Newer: replaces. Another engine under that name: replaces. */
+    fill_request(&a, 4, 200, &request);
+    assert_ok(ask(&a, &request, &again));
+    assert_string_equal(again.reply_msg, "a newer connection exists");
+    fill_request(&a, 6, 300, &request);
+    assert_ok(ask(&a, &request, &again));
+    assert_string_equal(again.reply_msg, "");
+    assert_int_not_equal(again.qp_num[0], reply.qp_num[0]);
+    fill_request(&a, 1, 400, &request);
+    request.engine_id = (struct mc_uuid){7, 7};
+    assert_ok(ask(&a, &request, &again));
+    assert_string_equal(again.reply_msg, "");
+    rdma_side_close(&a);
+}
+
+static void test_requests_that_cannot_be_served_say_why(void **state) {
+    struct rdma_side a;
+    struct mc_rdma_setup request, reply;
+    rdma_side_open(&a, "0", 4096, 0);
+    fill_request(&a, 1, 100, &request);
+    strcpy(strrchr(request.peer_path, '@'), "@nic7");
+    assert_ok(ask(&a, &request, &reply));
+    assert_string_equal(reply.reply_msg, "no such NIC here");
+    fill_request(&a, 1, 100, &request);
+    request.peer_id = (struct mc_uuid){9, 9};
+    assert_ok(ask(&a, &request, &reply));
+    assert_string_equal(reply.reply_msg, "another engine answers here");
+    fill_request(&a, 1, 100, &request);
+    request.qp_count = 0;
+    assert_ok(ask(&a, &request, &reply));
+    assert_string_equal(reply.reply_msg, "no queue pairs named");
+    fill_request(&a, 1, 100, &request);
+    memset(request.local_gid, 0, 16);
+    assert_ok(ask(&a, &request, &reply));
+    assert_string_equal(reply.reply_msg, "no local_gid named");
+    rdma_side_close(&a);
+}
+
+/* An upstream engine opens a connection to us, says that it is ready, and has no word of ours. */
+static void test_an_upstream_peer_is_served(void **state) {
+    struct rdma_side a;
+    struct mc_rdma_setup request, reply;
+    rdma_side_open(&a, "0", 4096, 0);
+    fill_request(&a, 0, 100, &request);
+    request.engine_id = (struct mc_uuid){0, 0};
+    assert_ok(ask(&a, &request, &reply));
+    assert_string_equal(reply.reply_msg, "");
+    assert_int_equal(reply.qp_count, 2);
+    request.ready_ack = true;
+    assert_ok(ask(&a, &request, &reply));
+    assert_string_equal(reply.reply_msg, "");
+    request.ready_ack = false;
+    request.qp_count = 3; /* it would refuse an answer with two */
+    assert_ok(ask(&a, &request, &reply));
+    assert_string_equal(reply.reply_msg, "fewer queue pairs an endpoint here: MC_NUM_QP_PER_EP");
+    rdma_side_close(&a);
+}
+
+static int nothing_is_left(void **state) {
+    assert_int_equal(fake_nics_queue_pairs(), 0);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_size_arrives_whole),
+        cmocka_unit_test(test_two_pairs_of_nics_carry_one_transfer),
+        cmocka_unit_test(test_a_link_that_goes_down_is_not_seen_by_the_application),
+        cmocka_unit_test(test_both_sides_may_open_at_the_same_moment),
+        cmocka_unit_test(test_memory_that_is_unregistered_is_out_of_reach),
+        cmocka_unit_test(test_ranges_larger_than_a_region_are_split),
+        cmocka_unit_test(test_what_is_cancelled_in_flight_is_flushed),
+        cmocka_unit_test(test_endpoints_never_exceed_their_limit),
+        cmocka_unit_test(test_memory_that_a_nic_refuses_is_not_offered),
+        cmocka_unit_test(test_small_writes_need_no_registration),
+        cmocka_unit_test(test_an_old_generation_is_refused),
+        cmocka_unit_test(test_requests_that_cannot_be_served_say_why),
+        cmocka_unit_test(test_an_upstream_peer_is_served),
+    };
+    ops = mc_transport_rdma_ops;
+    ops.start = fake_nics_ops.start;
+    rdma_suite = (struct rdma_suite){&ops, "nic", set_link};
+    if (argc > 1) {
+        cmocka_set_test_filter(argv[1]);
+    }
+    return cmocka_run_group_tests(tests, NULL, nothing_is_left);
+}
