@@ -328,6 +328,12 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->client_ttl_ms = (uint64_t)o->client_ttl * 1000;
     core->put_start_discard_timeout_ms = o->put_start_discard_timeout_sec * 1000;
     core->put_start_release_timeout_ms = o->put_start_release_timeout_sec * 1000;
+    core->max_total_finished_tasks = o->max_total_finished_tasks;
+    core->max_total_pending_tasks = o->max_total_pending_tasks;
+    core->max_total_processing_tasks = o->max_total_processing_tasks;
+    core->pending_task_timeout_ms = o->pending_task_timeout_sec * 1000;
+    core->processing_task_timeout_ms = o->processing_task_timeout_sec * 1000;
+    core->max_retry_attempts = o->max_retry_attempts;
     core->allocation_strategy = o->allocation_strategy;
     core->root_fs_dir = o->root_fs_dir;
     core->enable_disk_eviction = o->enable_disk_eviction;

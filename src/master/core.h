@@ -8,7 +8,7 @@
  *  - shard lock: one of 1024, by the hash of tenant and key: the objects in it, their replicas,
  *    lists, slab.
  *  - group lock: one of 64: membership and the shared lease of a group.
- *  - clients, discard, allocator, page pool: leaves; nothing else is taken under them.
+ *  - clients, discard, tasks, allocator, page pool: leaves; nothing else is taken under them.
  *
  * A replica holds a pointer to its segment; a segment is freed only when its allocator has no live
  * extent, so the pointer is good as long as the replica is (under the shard's lock).
@@ -55,7 +55,19 @@ enum mc_object_list {
     MC_LIST_SOFT_TOUCHED,
     MC_LIST_PROCESSING, /* being written; ordered by started_ms */
     MC_LIST_COUNT,
-    MC_LIST_NONE = MC_LIST_COUNT, /* hard-pinned: never evicted */
+    MC_LIST_NONE = MC_LIST_COUNT, /* hard-pinned, or being copied or moved: not evicted */
+};
+
+/* A copy or move of an object that is under way: replication.c. */
+struct mc_replication {
+    struct mc_list link; /* of the shard's, the oldest first */
+    struct mc_object *object;
+    struct mc_uuid client; /* only it may end or revoke */
+    uint64_t started_ms;
+    uint64_t source; /* replica ids; */
+    bool move;       /* the source goes at the end */
+    uint8_t target_count;
+    uint64_t targets[]; /* in PROCESSING until the end */
 };
 
 /* What only some objects have. */
@@ -67,7 +79,8 @@ struct mc_object_ext {
     uint64_t joined_at;
     uint64_t soft_until_ms; /* 0 = not soft-pinned */
     uint64_t pending_ttl_ms;
-    uint32_t heap_index; /* in the shard's heap of soft-pin deadlines */
+    struct mc_replication *replication; /* NULL = none */
+    uint32_t heap_index;                /* in the shard's heap of soft-pin deadlines */
     uint8_t pending_pin; /* enum mc_soft_pin, commits when the first replica becomes readable */
 };
 
@@ -117,6 +130,7 @@ struct mc_shard {
     uint64_t *slots;
     struct mc_object_ext **heap; /* soft-pin deadlines, earliest first */
     struct mc_list lists[MC_LIST_COUNT];
+    struct mc_list replicating; /* of mc_replication */
     struct mc_slab slab;
 } __attribute__((aligned(MC_CACHE_LINE)));
 
@@ -194,6 +208,7 @@ struct mc_master_counters {
 /* ---- the master ---- */
 
 struct mc_placement_ops;
+struct mc_tasks;
 
 struct mc_master {
     struct mc_master_config config;
@@ -233,6 +248,7 @@ struct mc_master {
     } evict;
     struct mc_lock tick_lock;
     struct mc_dialects *dialects; /* which release each peer speaks */
+    struct mc_tasks *tasks;       /* what nodes are asked to do */
 
     struct mc_master_counters counters;
     struct mc_group_shard groups[MC_GROUP_SHARDS];
@@ -325,8 +341,54 @@ void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t 
 void mc_discard_tick(struct mc_call *call);
 void mc_discard_purge_segment(struct mc_master *m, const struct mc_segment *segment);
 void mc_discard_destroy(struct mc_master *m);
-/* Discards puts that were never ended. */
+/* Discards puts, copies and moves that were never ended. */
 void mc_put_expire_tick(struct mc_call *call);
+/* When somebody who has been given the replica to write can no longer be writing. */
+uint64_t mc_object_written_until(const struct mc_master *m, const struct mc_object *o,
+                                 const struct mc_replica *r);
+
+/* ---- replication.c: need the shard's lock where they have a shard ---- */
+
+static inline bool mc_replicating(const struct mc_object *o) {
+    return o->ext && o->ext->replication;
+}
+enum mc_status mc_copy_start(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
+                             struct mc_str source, const struct mc_vec *targets,
+                             struct mw_copy_start *out);
+enum mc_status mc_move_start(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
+                             struct mc_str source, struct mc_str target, struct mw_move_start *out);
+enum mc_status mc_replication_end(struct mc_call *call, const struct mc_key *key,
+                                  struct mc_uuid client, bool move);
+enum mc_status mc_replication_revoke(struct mc_call *call, const struct mc_key *key,
+                                     struct mc_uuid client, bool move);
+/* Gives up those that nobody has ended in time. */
+void mc_replication_expire(struct mc_call *call, struct mc_shard *shard);
+/* Forgets it; its replicas are the caller's business. */
+void mc_replication_drop(struct mc_object *o);
+
+/* ---- tasks.c ---- */
+
+struct mc_tasks *mc_tasks_create(void);
+void mc_tasks_destroy(struct mc_tasks *tasks);
+/* A task for `client`, who owns what is to be copied or moved. The payload is copied.
+ * MC_TASK_PENDING_LIMIT_EXCEEDED. */
+enum mc_status mc_task_create(struct mc_call *call, enum mc_task_type type, struct mc_uuid client,
+                              struct mc_str payload, struct mc_uuid *id);
+enum mc_status mc_task_query(struct mc_call *call, struct mc_uuid id, struct mw_task_info *out);
+/* Up to `count` of the client's pending tasks, which are processing from now on. */
+void mc_tasks_fetch(struct mc_call *call, struct mc_uuid client, uint64_t count,
+                    struct mc_vec *out);
+enum mc_status mc_task_complete(struct mc_call *call, struct mc_uuid client,
+                                const struct mw_task_complete *done);
+/* The client has gone: its tasks fail. */
+void mc_tasks_drop_client(struct mc_call *call, struct mc_uuid client);
+void mc_tasks_tick(struct mc_call *call);
+uint64_t mc_tasks_count(struct mc_master *m, enum mc_task_status status);
+/* Creates the task for the object's replica on `source`, or on any segment when that is empty. */
+enum mc_status mc_copy_task(struct mc_call *call, const struct mc_key *key,
+                            const struct mc_vec *targets, struct mc_uuid *id);
+enum mc_status mc_move_task(struct mc_call *call, const struct mc_key *key, struct mc_str source,
+                            struct mc_str target, struct mc_uuid *id);
 
 /* ---- lease.c: all need the shard's lock ---- */
 
@@ -392,6 +454,12 @@ void mc_clients_destroy(struct mc_master *m);
  * must be held. */
 unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
                   const struct mw_replicate_config *config, struct mc_replica *out);
+/* One replica on a segment of that name. MC_SEGMENT_NOT_FOUND; MC_UNAVAILABLE_IN_CURRENT_STATUS
+ * (none of them takes objects now); MC_NO_AVAILABLE_HANDLE. */
+enum mc_status mc_place_named(struct mc_call *call, uint64_t size, struct mc_str name,
+                              struct mc_replica *out);
+/* Whether some segment of that name takes objects. segments_lock must be held. */
+enum mc_status mc_place_check(const struct mc_call *call, struct mc_str name);
 /* Whether some open segment would have room if it were empty. segments_lock must be held. */
 bool mc_place_possible(const struct mc_call *call, uint64_t size,
                        const struct mw_replicate_config *config);

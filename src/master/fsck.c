@@ -53,8 +53,9 @@ static bool audit_object(void *ctx, struct mc_shard *shard, struct mc_object *o)
     if (o->replica_count == 0) {
         fault(a, o, "has no replica");
     }
-    bool writing = !mc_object_complete(o);
-    if (writing != (o->list == MC_LIST_PROCESSING)) {
+    bool writing = !mc_object_complete(o) && !mc_replicating(o);
+    if (writing != (o->list == MC_LIST_PROCESSING) ||
+        (mc_replicating(o) && o->list != MC_LIST_NONE)) {
         fault(a, o, "is in the wrong list");
     }
     if (o->link.next->prev != &o->link || o->link.prev->next != &o->link) {
@@ -84,6 +85,12 @@ static void audit_lists(struct audit *a, struct mc_shard *shard) {
             if (o->list != list) {
                 fault(a, o, "is in another list than it says");
             }
+        }
+    }
+    for (struct mc_list *l = shard->replicating.next; l != &shard->replicating; l = l->next) {
+        const struct mc_replication *r = mc_container_of(l, struct mc_replication, link);
+        if (!r->object->ext || r->object->ext->replication != r) {
+            fault(a, r->object, "is not being copied as its shard says");
         }
     }
     for (uint32_t i = 1; i < shard->heap_count; i++) {

@@ -65,6 +65,7 @@ void mc_shard_init(struct mc_shard *shard, struct mc_page_pool *pool) {
     for (int i = 0; i < MC_LIST_COUNT; i++) {
         mc_list_init(&shard->lists[i]);
     }
+    mc_list_init(&shard->replicating);
 }
 
 static bool object_is(const struct mc_object *o, const struct mc_key *key) {

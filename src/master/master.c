@@ -15,6 +15,12 @@ void mc_master_config_init(struct mc_master_config *config) {
                                         .client_ttl_ms = 10000,
                                         .put_start_discard_timeout_ms = 30000,
                                         .put_start_release_timeout_ms = 600000,
+                                        .max_total_finished_tasks = 10000,
+                                        .max_total_pending_tasks = 10000,
+                                        .max_total_processing_tasks = 10000,
+                                        .pending_task_timeout_ms = 300000,
+                                        .processing_task_timeout_ms = 300000,
+                                        .max_retry_attempts = 10,
                                         .allocation_strategy = "random",
                                         .root_fs_dir = "",
                                         .enable_disk_eviction = true,
@@ -66,6 +72,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     atomic_init(&m->next_replica_id, 1);
     pthread_rwlock_init(&m->segments_lock, NULL);
     m->dialects = mc_dialects_create(clock);
+    m->tasks = mc_tasks_create();
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_init(&m->shards[i], &m->pages);
@@ -97,6 +104,7 @@ void mc_master_destroy(struct mc_master *m) {
     mc_clients_destroy(m);
     mc_page_pool_free(&m->pages);
     mc_dialects_destroy(m->dialects);
+    mc_tasks_destroy(m->tasks);
     pthread_rwlock_destroy(&m->segments_lock);
     free((char *)m->config.root_fs_dir);
     free(m);
@@ -113,6 +121,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_discard_tick(&call);
     mc_put_expire_tick(&call);
     mc_budget_tick(&call);
+    mc_tasks_tick(&call);
     mc_evict_tick(&call);
     mc_lock_release(&m->tick_lock);
     mc_arena_free(&arena);

@@ -28,6 +28,10 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t client_ttl_ms;
     uint64_t put_start_discard_timeout_ms;
     uint64_t put_start_release_timeout_ms;
+    /* Copy and move tasks: how many are kept, and how long one may wait and run (0 = for ever). */
+    uint64_t max_total_finished_tasks, max_total_pending_tasks, max_total_processing_tasks;
+    uint64_t pending_task_timeout_ms, processing_task_timeout_ms;
+    uint64_t max_retry_attempts;
     const char *allocation_strategy; /* "random", "free_ratio_first" */
     const char *root_fs_dir;
     bool enable_disk_eviction;

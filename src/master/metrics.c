@@ -56,6 +56,14 @@ static int64_t read_clients(void *arg) {
     return (int64_t)totals.clients;
 }
 
+static int64_t read_tasks_pending(void *arg) {
+    return (int64_t)mc_tasks_count(arg, MC_TASK_PENDING);
+}
+
+static int64_t read_tasks_processing(void *arg) {
+    return (int64_t)mc_tasks_count(arg, MC_TASK_PROCESSING);
+}
+
 static int64_t read_metadata_bytes(void *arg) {
     struct mc_master *m = arg;
     return (int64_t)(atomic_load_explicit(&m->pages.pages_in_use, memory_order_relaxed) *
@@ -92,6 +100,8 @@ void mc_master_metrics_register(struct mc_master *m) {
         {"master_metadata_bytes", "live bytes of the index, as the limit counts them",
          read_live_bytes},
         {"master_metadata_limit_bytes", "limit of master_metadata_bytes, 0 = none", read_limit},
+        {"master_tasks_pending", "tasks that wait for a node", read_tasks_pending},
+        {"master_tasks_processing", "tasks that a node has taken", read_tasks_processing},
         {"master_index_bytes", "bytes of pages that hold the index's records", read_metadata_bytes},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(computed); i++) {

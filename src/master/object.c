@@ -170,18 +170,31 @@ bool mc_object_complete(struct mc_object *o) {
     return true;
 }
 
+uint64_t mc_object_written_until(const struct mc_master *m, const struct mc_object *o,
+                                 const struct mc_replica *r) {
+    uint64_t started = o->started_ms;
+    if (mc_replicating(o) && o->list != MC_LIST_PROCESSING) {
+        started = o->ext->replication->started_ms;
+    }
+    return r->status == MC_REPLICA_COMPLETE ? 0 : started + m->config.put_start_release_timeout_ms;
+}
+
 bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
     for (unsigned i = 0; i < o->replica_count;) {
         const struct mc_replica *r = mc_object_replica(o, i);
         if (mc_segment_gone(r->segment)) {
             bool complete = r->status == MC_REPLICA_COMPLETE;
-            mc_segment_busy_until(
-                r->segment, complete ? mc_lease_end(m, o)
-                                     : o->started_ms + m->config.put_start_release_timeout_ms);
+            mc_segment_busy_until(r->segment,
+                                  complete ? mc_lease_end(m, o) : mc_object_written_until(m, o, r));
             mc_object_remove_replica(m, shard, o, i, 0);
         } else {
             i++;
         }
+    }
+    while (mc_replicating(o) && o->replica_count > 0 && !mc_object_readable(m, o)) {
+        /* the copy has lost what it is a copy of */
+        uint64_t free_at = mc_object_written_until(m, o, &o->first);
+        mc_object_remove_replica(m, shard, o, 0, free_at);
     }
     if (o->replica_count == 0) {
         mc_object_erase(m, shard, o);
@@ -237,6 +250,7 @@ struct mc_object_ext *mc_object_ext(struct mc_shard *shard, struct mc_object *o)
 static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
     mc_list_del(&o->link);
     if (o->ext) {
+        mc_replication_drop(o);
         mc_group_leave(m, o);
         mc_soft_pin_clear(m, shard, o);
         mc_slab_free(&shard->slab, o->ext, sizeof(*o->ext));
@@ -257,10 +271,10 @@ void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_obje
 void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_object *o) {
     struct mc_master *m = call->m;
     uint64_t readers_until = mc_lease_end(m, o);
-    uint64_t writer_until = o->started_ms + m->config.put_start_release_timeout_ms;
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
-        uint64_t free_at = r->status == MC_REPLICA_COMPLETE ? readers_until : writer_until;
+        uint64_t free_at =
+            r->status == MC_REPLICA_COMPLETE ? readers_until : mc_object_written_until(m, o, r);
         if (free_at > call->now_ms) {
             mc_discard_later(m, r, o->size, free_at);
         } else {

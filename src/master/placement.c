@@ -100,6 +100,25 @@ static void try_name(struct placement *p, struct mc_str name) {
     }
 }
 
+enum mc_status mc_place_check(const struct mc_call *call, struct mc_str name) {
+    const struct mc_master *m = call->m;
+    enum mc_status status = MC_SEGMENT_NOT_FOUND;
+    for (size_t i = 0; i < m->segment_count && status != MC_OK; i++) {
+        if (mc_str_eq(m->segments[i]->info.name, name)) {
+            status = segment_open(call, m->segments[i]) ? MC_OK : MC_UNAVAILABLE_IN_CURRENT_STATUS;
+        }
+    }
+    return status;
+}
+
+enum mc_status mc_place_named(struct mc_call *call, uint64_t size, struct mc_str name,
+                              struct mc_replica *out) {
+    struct placement p = {.call = call, .size = size, .wanted = 1, .out = out};
+    MC_TRY(mc_place_check(call, name));
+    try_name(&p, name);
+    return p.count == 1 ? MC_OK : MC_NO_AVAILABLE_HANDLE;
+}
+
 /* From a random segment on, one after the other. A full segment costs one comparison, so all are
  * tried. */
 static void place_random(struct placement *p) {

@@ -302,6 +302,9 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
         return MC_OK;
     }
     bool writing = o->list == MC_LIST_PROCESSING;
+    if (mc_replicating(o)) {
+        return MC_OBJECT_HAS_REPLICATION_TASK;
+    }
     if (!writing && put->config->group_ids.has && !mc_str_eq(mc_group_of(o), put->group)) {
         return MC_INVALID_PARAMS; /* membership is for the object's life */
     }
@@ -339,6 +342,7 @@ void mc_put_expire_tick(struct mc_call *call) {
             }
             mc_object_erase(m, shard, o); /* nobody can still be writing */
         }
+        mc_replication_expire(call, shard);
         mc_soft_pin_expire(call, shard);
         mc_lock_release(&shard->lock);
     }

@@ -3,7 +3,8 @@
  * one segment.
  *
  * Leases are respected unless the caller forces; force skips nothing but the lease. What is being
- * written is never removed, unless its writer has been silent for longer than the discard timeout.
+ * written is never removed, unless its writer has been silent for longer than the discard timeout;
+ * what is being copied or moved is not either.
  */
 #include "master/core.h"
 
@@ -11,7 +12,10 @@ static enum mc_status removable(struct mc_call *call, struct mc_object *o, bool 
     if (!force && mc_leased(call->m, o, call->now_ms)) {
         return MC_OBJECT_HAS_LEASE;
     }
-    return o->list != MC_LIST_PROCESSING && mc_object_complete(o) ? MC_OK : MC_REPLICA_IS_NOT_READY;
+    if (o->list == MC_LIST_PROCESSING || !mc_object_complete(o)) {
+        return MC_REPLICA_IS_NOT_READY;
+    }
+    return mc_replicating(o) ? MC_OBJECT_HAS_REPLICATION_TASK : MC_OK;
 }
 
 enum mc_status mc_remove(struct mc_call *call, const struct mc_key *key, bool force) {
@@ -19,7 +23,8 @@ enum mc_status mc_remove(struct mc_call *call, const struct mc_key *key, bool fo
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_object_find(call->m, shard, key);
     enum mc_status status = o ? removable(call, o, force) : MC_OBJECT_NOT_FOUND;
-    if (status == MC_REPLICA_IS_NOT_READY && mc_put_abandoned(call, o)) {
+    if (status == MC_REPLICA_IS_NOT_READY && o->list == MC_LIST_PROCESSING &&
+        mc_put_abandoned(call, o)) {
         status = MC_OK;
     }
     if (status == MC_OK) {

@@ -125,23 +125,12 @@ ANSWERS(NotifyPromotionFailure, MC_UNAVAILABLE_IN_CURRENT_MODE)
 ANSWERS(MountNoFSegment, MC_NOT_SUPPORTED)
 ANSWERS(ReMountNoFSegment, MC_NOT_SUPPORTED)
 ANSWERS(UnmountNoFSegment, MC_NOT_SUPPORTED)
-ANSWERS(CreateCopyTask, MC_NOT_SUPPORTED)
-ANSWERS(CreateMoveTask, MC_NOT_SUPPORTED)
-ANSWERS(CopyStart, MC_NOT_SUPPORTED)
-ANSWERS(CopyEnd, MC_NOT_SUPPORTED)
-ANSWERS(CopyRevoke, MC_NOT_SUPPORTED)
-ANSWERS(MoveStart, MC_NOT_SUPPORTED)
-ANSWERS(MoveEnd, MC_NOT_SUPPORTED)
-ANSWERS(MoveRevoke, MC_NOT_SUPPORTED)
 ANSWERS(DynamicReplicaCopyStart, MC_UNAVAILABLE_IN_CURRENT_MODE)
 ANSWERS(DynamicReplicaCopyEnd, MC_UNAVAILABLE_IN_CURRENT_MODE)
 ANSWERS(DynamicReplicaCopyRevoke, MC_UNAVAILABLE_IN_CURRENT_MODE)
-ANSWERS(QueryTask, MC_TASK_NOT_FOUND)
-ANSWERS(MarkTaskToComplete, MC_TASK_NOT_FOUND)
 /* No segment of this kind, no task: the true answer is an empty list. */
 ANSWERS(GetAllNoFSegments, MC_OK)
 ANSWERS(GetNoFSegmentsByName, MC_OK)
-ANSWERS(FetchTasks, MC_OK)
 
 static int32_t evict_disk(int32_t type) {
     return type == MC_REPLICA_DISK || type == MC_REPLICA_LOCAL_DISK ? MC_OBJECT_NOT_FOUND
