@@ -48,6 +48,7 @@ struct mc_ops_counters {
     struct mc_metric failovers; /* reads that went on to another replica */
     struct mc_metric leases_renewed, leases_expired, checksum_mismatches;
     struct mc_metric views_opened, views_lost, remounts;
+    struct mc_metric tasks, task_failures; /* of the master, carried out */
 };
 
 struct mc_ops;
@@ -170,6 +171,10 @@ MC_MUST_USE enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *
  * heartbeat finds out. */
 MC_MUST_USE enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_segment *segment,
                                           uint64_t grace_ms);
+/* Fetches the tasks that the master has for this client and carries them out, until there are no
+ * more or stop(ctx) says so; those that were fetched and not begun end by their time at the master.
+ * For one thread. */
+MC_MUST_USE enum mc_status mc_ops_run_tasks(struct mc_ops *ops, bool (*stop)(void *ctx), void *ctx);
 /* One ping, and what follows from its answer. MC_OK when the master answered and knows
  * the segments. */
 MC_MUST_USE enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node);

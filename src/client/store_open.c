@@ -229,16 +229,17 @@ static enum mc_status start_heartbeat(struct mc_store *store) {
     return MC_OK;
 }
 
-static void stop_heartbeat(struct mc_store *store) {
-    if (!store->heartbeat_runs) {
-        return;
-    }
+static void stop_threads(struct mc_store *store) {
     pthread_mutex_lock(&store->lock);
     store->stopping = true;
     pthread_cond_signal(&store->wake);
+    pthread_cond_signal(&store->worker_wake);
     pthread_mutex_unlock(&store->lock);
-    pthread_join(store->heartbeat, NULL);
-    store->heartbeat_runs = false;
+    mc_store_worker_join(store);
+    if (store->heartbeat_runs) {
+        pthread_join(store->heartbeat, NULL);
+        store->heartbeat_runs = false;
+    }
 }
 
 /* ---- metrics ---- */
@@ -274,6 +275,8 @@ static void register_metrics(struct mc_store *store) {
         {"mooncake_client_views_opened", "views opened", &c->views_opened},
         {"mooncake_client_views_lost", "views whose object went away", &c->views_lost},
         {"mooncake_client_remounts", "times the segment was mounted again", &c->remounts},
+        {"mooncake_client_tasks", "copies and moves carried out for the master", &c->tasks},
+        {"mooncake_client_task_failures", "copies and moves that failed", &c->task_failures},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(counters); i++) {
         mc_metrics_register(store->metrics, MC_METRIC_COUNTER, counters[i].name, "",
@@ -327,6 +330,7 @@ static struct mc_store *store_create(const struct mc_store_options *o) {
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&store->wake, &attributes);
+    pthread_cond_init(&store->worker_wake, &attributes);
     pthread_condattr_destroy(&attributes);
     return store;
 }
@@ -346,12 +350,13 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
     if (o->segment_bytes > 0) {
         MC_TRY(mc_store_segments_lend(store, o->segment_bytes));
     }
-    return start_heartbeat(store);
+    MC_TRY(start_heartbeat(store));
+    return store->engine != NULL ? mc_store_worker_start(store) : MC_OK;
 }
 
 /* Takes down whatever was made. */
 static void store_destroy(struct mc_store *store) {
-    stop_heartbeat(store);
+    stop_threads(store);
     if (store->ops != NULL) {
         mc_ops_put_session_revoke_all(store->ops);
         mc_store_segments_unmount_all(store);
@@ -368,6 +373,7 @@ static void store_destroy(struct mc_store *store) {
     let_port_go(store);
     mc_metrics_destroy(store->metrics);
     pthread_cond_destroy(&store->wake);
+    pthread_cond_destroy(&store->worker_wake);
     pthread_mutex_destroy(&store->lock);
     pthread_mutex_destroy(&store->segments_lock);
     free(store);

@@ -48,8 +48,11 @@ struct mc_store {
     unsigned failed_pings;
     pthread_t heartbeat;
     bool heartbeat_runs;
-    pthread_mutex_t lock; /* guards what follows */
-    pthread_cond_t wake;
+    pthread_t worker; /* carries out the master's tasks */
+    bool worker_runs;
+    pthread_mutex_t lock;       /* guards what follows */
+    pthread_cond_t wake;        /* the heartbeat */
+    pthread_cond_t worker_wake; /* only for the end */
     bool stopping;
     uint64_t wake_at_ns;  /* when the heartbeat means to wake up; 0 = it is awake */
     uint64_t view_due_ns; /* of views opened since it last looked */
@@ -68,6 +71,12 @@ MC_MUST_USE enum mc_status mc_store_segments_lend(struct mc_store *store, uint64
 MC_MUST_USE enum mc_status mc_store_segments_beat(struct mc_store *store);
 void mc_store_segments_unmount_all(struct mc_store *store);
 void mc_store_segments_destroy(struct mc_store *store); /* frees their memory */
+
+/* ---- store_tasks.c ---- */
+
+MC_MUST_USE enum mc_status mc_store_worker_start(struct mc_store *store);
+/* After store->stopping was set; waits for the task that it is at. */
+void mc_store_worker_join(struct mc_store *store);
 
 /* A view was opened whose lease wants to be renewed at `due_ns`: earlier than the heartbeat had
  * planned? */

@@ -47,6 +47,7 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
         MC_BREAK_EARLY_VISIBLE, /* an object can be read from PutStart on */
         MC_BREAK_NO_LEASES,     /* eviction ignores leases */
         MC_BREAK_ANY_WRITER,    /* an old put can end a newer one of the same key */
+        MC_BREAK_MOVE_FREES,    /* a moved object's old place is free at once, leased or not */
     } break_mode;
     /* called (without locks held) for each segment of a client that expired: the program deletes
      * its metadata keys */

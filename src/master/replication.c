@@ -248,8 +248,8 @@ static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
     }
     if (move && o->replica_count > 1) {
         uint64_t lease = mc_lease_end(call->m, o);
-        mc_object_remove_replica(call->m, shard, o, (unsigned)source,
-                                 lease > call->now_ms ? lease : 0);
+        bool read = lease > call->now_ms && call->m->config.break_mode != MC_BREAK_MOVE_FREES;
+        mc_object_remove_replica(call->m, shard, o, (unsigned)source, read ? lease : 0);
     }
     finish(call, shard, o);
     return MC_OK;

@@ -8,6 +8,9 @@
  * same bytes again, and not even by the master before this one. A removal by force is no exception:
  * the object goes, its bytes stay while a lease runs.
  *
+ * CopyStart and MoveStart promise the same to whoever copies; what they give is complete from their
+ * end on, and the source of a move is then named by no list, while those who read it go on.
+ *
  * It also knows which replicas are complete and who wrote them: a list names no others, and only
  * the last writer of a key can end it.
  */
@@ -121,6 +124,68 @@ static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, 
     }
 }
 
+static bool copied(const struct sim_extent *e) {
+    return e->copier.hi != 0 || e->copier.lo != 0;
+}
+
+static void copy_started(struct sim *sim, struct mc_str name, struct mc_uuid copier,
+                         const struct mw_replica *targets, size_t count, uint64_t moved_from) {
+    unsigned key = sim_key_find(name);
+    sim->copy_began_ns[key] = sim->now_ns;
+    prune(sim);
+    for (size_t i = 0; i < count; i++) {
+        struct sim_extent e = {.address = targets[i].memory.address,
+                               .size = targets[i].memory.size,
+                               .replica = targets[i].id,
+                               .key = key,
+                               .writer = sim->writer_of[key],
+                               .copier = copier,
+                               .moved_from = moved_from,
+                               .known = true,
+                               .write_until_ms = sim_now_ms(sim) + sim->profile.release_ms};
+        check_free(sim, e.address, e.size, key);
+        add(sim, &e);
+    }
+    sim->result->coverage.copies_begun += moved_from == 0;
+    sim->result->coverage.moves_begun += moved_from != 0;
+}
+
+static void copy_ended(struct sim *sim, const struct mw_a_client_key *args, int32_t error,
+                       bool move) {
+    unsigned key = sim_key_find(args->key);
+    uint64_t moved_from = 0;
+    for (size_t i = 0; error == 0 && i < sim->extent_count; i++) {
+        struct sim_extent *e = &sim->extents[i];
+        if (e->key == key && e->known && copied(e) && mc_uuid_eq(e->copier, args->client)) {
+            if (!mc_uuid_eq(e->writer, sim->writer_of[key])) {
+                breach(sim, "a copy of %s was ended after the object had been replaced",
+                       name_of(key));
+            }
+            e->complete = true;
+            moved_from = e->moved_from;
+        }
+    }
+    for (size_t i = 0; moved_from != 0 && i < sim->extent_count; i++) {
+        struct sim_extent *e = &sim->extents[i];
+        e->gone |= e->known && e->replica == moved_from;
+    }
+    sim->result->coverage.copies_ended += error == 0 && !move;
+    sim->result->coverage.moves_ended += error == 0 && move;
+}
+
+static void copy_revoked(struct sim *sim, const struct mw_a_client_key *args, int32_t error) {
+    unsigned key = sim_key_find(args->key);
+    for (size_t i = 0; error == 0 && i < sim->extent_count;) {
+        const struct sim_extent *e = &sim->extents[i];
+        if (e->key == key && copied(e) && mc_uuid_eq(e->copier, args->client) && !e->complete) {
+            drop(sim, i);
+        } else {
+            i++;
+        }
+    }
+    sim->result->coverage.replications_revoked += error == 0;
+}
+
 static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t error) {
     unsigned key = sim_key_find(name);
     if (error != 0) {
@@ -131,7 +196,7 @@ static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, in
     }
     for (size_t i = 0; i < sim->extent_count; i++) {
         struct sim_extent *e = &sim->extents[i];
-        if (e->key == key && mc_uuid_eq(e->writer, writer)) {
+        if (e->key == key && mc_uuid_eq(e->writer, writer) && !copied(e)) {
             e->complete = true;
             sim_oracle_ended(sim, e->operation, key);
         }
@@ -142,7 +207,7 @@ static void revoked(struct sim *sim, struct mc_str name, struct mc_uuid writer, 
     unsigned key = sim_key_find(name);
     for (size_t i = 0; error == 0 && i < sim->extent_count;) {
         const struct sim_extent *e = &sim->extents[i];
-        if (e->key == key && mc_uuid_eq(e->writer, writer) && !e->complete) {
+        if (e->key == key && mc_uuid_eq(e->writer, writer) && !e->complete && !copied(e)) {
             drop(sim, i);
         } else {
             i++;
@@ -169,6 +234,8 @@ static void listed(struct sim *sim, struct mc_str name, const struct mw_e_list *
             breach(sim, "the list of %s names a replica that no put of it was given", name_of(key));
         } else if (!e->complete) {
             breach(sim, "the list of %s names a replica that is not complete", name_of(key));
+        } else if (e->gone) {
+            breach(sim, "the list of %s names a replica that was moved away", name_of(key));
         } else {
             uint64_t until = sim_now_ms(sim) + answer->value.lease_ttl_ms;
             e->lease_until_ms = mc_max_u64(e->lease_until_ms, until);
@@ -227,6 +294,41 @@ static void spy_lists(struct sim *sim, const struct mw_a_keys *args, const struc
     }
 }
 
+static void spy_replication(struct sim *sim, enum mc_master_rpc rpc, const void *args,
+                            const void *ret) {
+    const struct mw_a_copy_start *copy = args;
+    const struct mw_a_move_start *move = args;
+    const struct mw_e_copy *copy_answer = ret;
+    const struct mw_e_move *move_answer = ret;
+    switch (rpc) {
+    case MC_RPC_CopyStart:
+        if (copy_answer->error == 0) {
+            copy_started(sim, copy->key, copy->client, copy_answer->value.targets.items,
+                         copy_answer->value.targets.count, 0);
+        }
+        break;
+    case MC_RPC_MoveStart:
+        if (move_answer->error == 0) {
+            copy_started(sim, move->key, move->client, &move_answer->value.target.value,
+                         move_answer->value.target.has, move_answer->value.source.id);
+        }
+        break;
+    case MC_RPC_CopyEnd:
+    case MC_RPC_MoveEnd:
+        copy_ended(sim, args, *(const int32_t *)ret, rpc == MC_RPC_MoveEnd);
+        if (*(const int32_t *)ret == MC_REPLICA_IS_GONE) { /* in vain, but the writing is over */
+            copy_revoked(sim, args, MC_OK);
+        }
+        break;
+    case MC_RPC_CopyRevoke:
+    case MC_RPC_MoveRevoke:
+        copy_revoked(sim, args, *(const int32_t *)ret);
+        break;
+    default:
+        break;
+    }
+}
+
 /* Requests that speak of one key or one segment. */
 static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args, const void *ret,
                        uint64_t operation) {
@@ -261,7 +363,7 @@ static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args
         break;
     }
     default:
-        break;
+        spy_replication(sim, rpc, args, ret);
     }
 }
 

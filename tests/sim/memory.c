@@ -250,19 +250,13 @@ void sim_port_move(struct mc_port *port, struct mc_port_move *moves, size_t coun
 
 /* ---- reading in place ---- */
 
-/* A third of the clients live beside each node. */
-static bool same_host(const struct sim_process *process, const struct sim_node *node) {
-    const struct sim_client *client = mc_container_of(process, struct sim_client, process);
-    return client->index % SIM_NODES == node->index;
-}
-
 const void *sim_port_map(struct mc_port *port, struct mc_str endpoint, uint64_t remote_addr,
                          uint64_t length) {
     struct sim_process *process = mc_container_of(port, struct sim_process, port);
     struct sim *sim = process->sim;
     struct sim_node *node = find_node(sim, endpoint);
     const uint8_t *place = reach(node, remote_addr, length);
-    if (process->dead || place == NULL || !same_host(process, node)) {
+    if (process->dead || place == NULL || process->host != node->index) {
         return NULL;
     }
     if (sim->mapped_count == sim->mapped_capacity) {

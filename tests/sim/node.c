@@ -1,6 +1,7 @@
 /*
  * A store node: it mounts its memory, pings, and mounts fresh memory when the master has forgotten
- * it. It does what client/store_open.c does on threads, over the same mc_ops_* calls.
+ * it; and its worker, which carries out the master's tasks. They do what client/store_open.c and
+ * store_tasks.c do on threads, over the same mc_ops_* calls.
  *
  * Addresses are not used twice, neither by fresh memory (mc_ops_node promises that) nor by a node
  * that was started again, except in runs with checksums, where some restarts find their memory
@@ -57,6 +58,30 @@ static void serve(struct sim_node *node) {
     }
 }
 
+static bool worker_stops(void *ctx) {
+    const struct sim_node *node = ctx;
+    return node->worker.dead || !node->up;
+}
+
+static void worker_main(void *arg) {
+    struct sim_node *node = arg;
+    while (!worker_stops(node)) {
+        sim_sleep(&node->worker, node->worker.sim->profile.ping_ns);
+        if (!worker_stops(node)) {
+            enum mc_status status = mc_ops_run_tasks(node->worker.ops, worker_stops, node);
+            sim_note(node->worker.sim, (uint64_t)(unsigned)status);
+        }
+    }
+    sim_process_end(&node->worker);
+}
+
+static void stop_worker(struct sim *sim, void *arg, uint64_t word) {
+    struct sim_node *node = arg;
+    if (!node->up) {
+        sim_process_crash(&node->worker);
+    }
+}
+
 static void start_again(struct sim *sim, void *arg, uint64_t word) {
     struct sim_node *node = arg;
     if (!sim->closing && node->process.fiber.stack == NULL) {
@@ -71,6 +96,7 @@ static void node_main(void *arg) {
     node->up = false;
     drop_region(node);
     sim_process_end(&node->process);
+    sim_at(sim, sim->now_ns, stop_worker, node, 0);
     sim_at(sim, sim->now_ns + sim_between(sim, 100 * MC_MS, 2 * MC_SEC), start_again, node, 0);
 }
 
@@ -89,10 +115,12 @@ void sim_node_start(struct sim_node *node) {
     node->up = true;
     node->leaving = false;
     sim_process_start(&node->process, node_main, node);
+    sim_process_start(&node->worker, worker_main, node);
 }
 
 void sim_node_crash(struct sim_node *node) {
     node->up = false; /* before its stack unwinds: nothing of it can be reached */
     sim_process_crash(&node->process);
+    sim_process_crash(&node->worker);
     MC_ASSERT(node->region == NULL);
 }

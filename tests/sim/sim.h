@@ -10,7 +10,7 @@
  *     fiber.c     the stacks of the processes
  *     net.c       requests to the master and their answers: late, lost, doubled, overtaking
  *     memory.c    the nodes' memory and moves to and from it, landing piece by piece
- *     node.c      a store node: mount, heartbeat, leave
+ *     node.c      a store node: mount, heartbeat, leave; its worker, which copies and moves
  *     workload.c  what the clients do
  *     auditor.c   what a calm cluster owes, at the end of a run
  *     oracle.c    which bytes a read may return (the view from outside)
@@ -65,7 +65,8 @@ struct sim_options {
     X(requests) X(requests_lost) X(requests_doubled) X(requests_late) X(answers_lost) \
     X(answers_late) X(pieces) X(pieces_late) X(acks_lost) X(moves_refused) X(master_crashes) \
     X(node_crashes) X(client_crashes) X(cuts) X(leaves) X(remounts) X(failovers) X(renewals) \
-    X(in_doubt) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked)
+    X(in_doubt) X(copies_asked) X(moves_asked) X(tasks_done) X(tasks_failed) X(copies_begun) \
+    X(copies_ended) X(moves_begun) X(moves_ended) X(replications_revoked) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked)
 /* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
@@ -136,6 +137,8 @@ struct sim_process {
     uint64_t operation;    /* serial of what it is doing; travels with its requests */
     struct mc_ops *ops;
     struct mc_uuid id;
+    const struct sim_process *twin; /* has the same id: another thread of one program; or NULL */
+    unsigned host;                  /* number of the node beside which it lives */
 };
 
 struct sim_region { /* memory of a node, or of one that was */
@@ -146,6 +149,7 @@ struct sim_region { /* memory of a node, or of one that was */
 
 struct sim_node {
     struct sim_process process;
+    struct sim_process worker; /* carries out tasks */
     unsigned index;
     bool up;
     bool leaving;
@@ -176,7 +180,10 @@ struct sim_value {
 struct sim_extent {
     uint64_t address, size, replica;
     unsigned key;
-    struct mc_uuid writer;
+    struct mc_uuid writer; /* whose put the bytes are of */
+    struct mc_uuid copier; /* who copies or moves them here; {0, 0} = the writer wrote them */
+    uint64_t moved_from;   /* the replica that goes when this one is complete; 0 = none */
+    bool gone;             /* moved away: no list names it any more */
     uint64_t operation;
     bool complete;
     bool known;              /* of the master that runs now */
@@ -213,6 +220,7 @@ struct sim {
     struct sim_extent *extents;
     size_t extent_count, extent_capacity;
     struct mc_uuid writer_of[SIM_KEYS + 1];
+    uint64_t copy_began_ns[SIM_KEYS + 1]; /* the last copy or move of the key */
 };
 
 #define SIM_COUNT(sim, what) ((sim)->result->coverage.what++)

@@ -26,6 +26,7 @@ static const struct {
     {"early-visible", MC_BREAK_EARLY_VISIBLE, SIM_BREAK_NONE, true},
     {"no-leases", MC_BREAK_NO_LEASES, SIM_BREAK_NONE, true},
     {"any-writer", MC_BREAK_ANY_WRITER, SIM_BREAK_NONE, true},
+    {"move-frees", MC_BREAK_MOVE_FREES, SIM_BREAK_NONE, true},
     {"slow-clock", MC_BREAK_NONE, SIM_BREAK_SLOW_CLOCK, true},
     {"hidden-doubt", MC_BREAK_NONE, SIM_BREAK_HIDE_DOUBT, true},
 };

@@ -258,6 +258,12 @@ static void remove_keys(struct sim_client *client, size_t count) {
     }
 }
 
+/* Removals of many pass over what is being copied or moved. */
+static bool perhaps_copied(const struct sim *sim, unsigned key, uint64_t since_ns) {
+    return sim->copy_began_ns[key] != 0 &&
+           sim->copy_began_ns[key] + 2 * sim->profile.discard_ms * MC_MS > since_ns;
+}
+
 static void remove_many(struct sim_client *client) {
     struct sim_process *process = &client->process;
     struct sim *sim = process->sim;
@@ -271,7 +277,7 @@ static void remove_many(struct sim_client *client) {
                                 : mc_ops_remove_regex(process->ops, pattern, force, &removed);
     ended(client, all ? "removal of all" : "removal by pattern", status, began, 1);
     for (unsigned key = 0; force && status == MC_OK && !process->dead && key < SIM_KEYS; key++) {
-        if (all || sim_key_name(key)[0] == initial) {
+        if ((all || sim_key_name(key)[0] == initial) && !perhaps_copied(sim, key, began)) {
             sim_oracle_absent(sim, key, began);
         }
     }
@@ -292,6 +298,34 @@ static void look(struct sim_client *client) {
     ended(client, "look", status, began, 1);
     if (status == MC_OK && !process->dead && count > SIM_NODES) {
         sim_fail(sim, "%s has %zu replicas on %d nodes", sim_key_name(key), count, SIM_NODES);
+    }
+}
+
+/* Asks for a copy or a move; the nodes' workers do it when they come by. */
+static void ask_task(struct sim_client *client) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    const char *nodes[SIM_NODES];
+    struct mc_uuid id = {0};
+    unsigned first = (unsigned)mc_rng_below(&sim->rng, SIM_NODES);
+    bool move = sim_odds(sim, 50);
+    for (unsigned i = 0; i < SIM_NODES; i++) {
+        nodes[i] = sim->nodes[(first + i) % SIM_NODES].process.name;
+    }
+    const char *key = sim_key_name(some_key(sim));
+    enum mc_status status =
+        move ? mc_ops_move(process->ops, key, nodes[0], nodes[1], &id)
+             : mc_ops_copy(process->ops, key, nodes, sim_odds(sim, 70) ? 1 : 2, &id);
+    ended(client, move ? "request to move" : "request to copy", status, began, 1);
+    if (status == MC_OK && !process->dead) {
+        sim->result->coverage.copies_asked += !move;
+        sim->result->coverage.moves_asked += move;
+        struct mc_store_task task;
+        sim_sleep(process, sim_between(sim, 0, 300 * MC_MS));
+        began = sim->now_ns;
+        status = mc_ops_task(process->ops, id, &task);
+        ended(client, "question after a task", status, began, 1);
     }
 }
 
@@ -343,10 +377,12 @@ static void operate(struct sim_client *client) {
         put(client, 1, true);
     } else if (pick < 79) {
         put(client, some, true);
-    } else if (pick < 85) {
+    } else if (pick < 84) {
         exist(client, sim_odds(sim, 50) ? 1 : some);
-    } else if (pick < 90) {
+    } else if (pick < 88) {
         remove_keys(client, sim_odds(sim, 70) ? 1 : some);
+    } else if (pick < 91) {
+        ask_task(client);
     } else if (pick < 92) {
         remove_many(client);
     } else if (pick < 95 || sim->profile.reuse_addresses) { /* a view has no checksum */

@@ -146,7 +146,7 @@ void sim_process_start(struct sim_process *process, void (*main)(void *arg), voi
     process->dead = false;
     process->clock_lag_ns = 0;
     process->cut_until_ns = 0;
-    process->id = mc_uuid_make(&sim->rng);
+    process->id = process->twin != NULL ? process->twin->id : mc_uuid_make(&sim->rng);
     struct mc_ops_config config = {.client = process->id,
                                    .tenant = "default",
                                    .host_id = "",
@@ -165,6 +165,8 @@ void sim_process_end(struct sim_process *process) {
     coverage->failovers += (uint64_t)mc_metric_get(&counters->failovers);
     coverage->renewals += (uint64_t)mc_metric_get(&counters->leases_renewed);
     coverage->in_doubt += (uint64_t)mc_metric_get(&counters->puts_abandoned);
+    coverage->tasks_done += (uint64_t)mc_metric_get(&counters->tasks);
+    coverage->tasks_failed += (uint64_t)mc_metric_get(&counters->task_failures);
     coverage->checksum_mismatches += (uint64_t)mc_metric_get(&counters->checksum_mismatches);
     mc_ops_destroy(process->ops);
     process->ops = NULL;
@@ -226,6 +228,8 @@ static void master_start(struct sim *sim) {
     config.client_ttl_ms = profile->client_ttl_ms;
     config.put_start_discard_timeout_ms = profile->discard_ms;
     config.put_start_release_timeout_ms = profile->release_ms;
+    config.pending_task_timeout_ms = config.processing_task_timeout_ms = 5000;
+    config.max_retry_attempts = 3;
     config.allocation_strategy = profile->strategy;
     config.eviction_ratio = profile->eviction_ratio;
     config.eviction_high_watermark_ratio = profile->watermark;
@@ -313,6 +317,11 @@ static void crash_client(struct sim *sim, struct sim_client *client) {
 static void cut_off(struct sim *sim, struct sim_process *process) {
     SIM_COUNT(sim, cuts);
     process->cut_until_ns = sim->now_ns + sim_between(sim, 50 * MC_MS, 2500 * MC_MS);
+    for (unsigned i = 0; i < SIM_NODES; i++) {
+        if (process == &sim->nodes[i].process) {
+            sim->nodes[i].worker.cut_until_ns = process->cut_until_ns;
+        }
+    }
     sim_trace(sim, "%s is cut off until %.6f", process->name, (double)process->cut_until_ns / 1e9);
 }
 
@@ -402,6 +411,7 @@ static void settle_down(struct sim *sim) {
     sim->calm = true;
     for (unsigned i = 0; i < SIM_NODES; i++) {
         sim->nodes[i].process.cut_until_ns = 0;
+        sim->nodes[i].worker.cut_until_ns = 0;
     }
     master_returns(sim, NULL, 0);
     sim_auditor_start(sim);
@@ -421,6 +431,7 @@ static void set_up_process(struct sim *sim, struct sim_process *process, const c
     process->sim = sim;
     process->port.ops = &sim_port_ops;
     process->clock = (struct mc_clock){process_now, process_wall};
+    process->host = index % SIM_NODES;
     snprintf(process->name, sizeof(process->name), "%s%u", kind, index);
 }
 
@@ -437,6 +448,8 @@ static struct sim *set_up(const struct sim_options *options, struct sim_result *
     for (unsigned i = 0; i < SIM_NODES; i++) {
         sim->nodes[i].index = i;
         set_up_process(sim, &sim->nodes[i].process, "node", i);
+        set_up_process(sim, &sim->nodes[i].worker, "worker", i);
+        sim->nodes[i].worker.twin = &sim->nodes[i].process;
         sim_node_start(&sim->nodes[i]);
     }
     for (unsigned i = 0; i <= SIM_CLIENTS; i++) {
