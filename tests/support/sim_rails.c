@@ -99,14 +99,18 @@ static void fly(struct sim_transport *t, struct mc_slice_op *slice) {
                              .rail = slice->rail,
                              .transport = t->backup};
     slice->transport_data[0] = index;
-    rule(w,
-         t->backup || w->count == 1 ||
-             rail->outstanding <=
-                 slice->length + mc_rail_window(sim_rail_of(w, slice->rail), slice->length),
-         "a rail was given more than its window");
+    if (!t->backup && w->count > 1) {
+        const struct mc_rail *seen = sim_rail_of(w, slice->rail);
+        int64_t probes = mc_metric_get(&seen->probes);
+        rail->probed_at_ns = probes != rail->probes ? w->now_ns : rail->probed_at_ns;
+        rail->probes = probes;
+        rule(w,
+             w->now_ns == rail->probed_at_ns || rail->outstanding == 0 ||
+                 rail->outstanding <= mc_rail_window(seen, slice->length),
+             "a rail was given more than its window");
+    }
     rail->posts++;
     rail->outstanding += slice->length;
-    rail->most_outstanding = mc_max_u64(rail->most_outstanding, rail->outstanding);
     if (rail->dead) {
         f->status = MC_ERR_IO;
         f->retryable = true;

@@ -25,7 +25,8 @@ struct sim_rail {
     /* account */
     uint64_t free_at_ns;
     uint64_t outstanding;
-    uint64_t most_outstanding;
+    int64_t probes; /* that the engine had sent, at the last post; they ask for no room */
+    uint64_t probed_at_ns;
     uint64_t moved;
     uint64_t posts;
 };
