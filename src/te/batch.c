@@ -105,6 +105,7 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->priority = MC_PRIORITY_HIGH;
     task->cautious = false;
     memset(task->distance, 0, sizeof(task->distance));
+    task->reach = UINT16_MAX;
     task->transport = NULL;
     atomic_store_explicit(&task->retries, 0, memory_order_relaxed);
     atomic_store_explicit(&task->error, MC_OK, memory_order_relaxed);
@@ -166,8 +167,9 @@ static void plan_slices(struct mc_transfer_task *task, struct mc_transport *t,
     const struct mc_dispatch *d = t != NULL ? &t->engine->dispatch[t->index] : NULL;
     if (d != NULL && d->sprayed) {
         struct mc_spray_item item = {.tried = 0};
-        mc_dispatch_distances(d, whole, item.distance);
+        mc_dispatch_set_distances(d, whole, &item);
         memcpy(task->distance, item.distance, sizeof(task->distance));
+        task->reach = item.reach;
         wanted = mc_spray_slice_bytes(whole->length, mc_spray_usable(&d->spray, &item), wanted);
         most = MC_SPRAYED_PER_TASK_MAX;
     }
@@ -275,6 +277,8 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
     s->spray.last_resort = false;
     s->spray.cautious = task->cautious;
     memcpy(s->spray.distance, task->distance, sizeof(s->spray.distance));
+    s->spray.reach = task->reach;
+    s->spray.ahead = 0;
     slice->waiter_follows = waiter_follows;
     slice->op = r->op;
     slice->local = (char *)r->local + offset;

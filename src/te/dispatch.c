@@ -59,24 +59,23 @@ void mc_dispatch_destroy(struct mc_dispatch *d) {
 void mc_rail_set_up(struct mc_transport *t, unsigned rail, bool up) {
     struct mc_dispatch *d = &t->engine->dispatch[t->index];
     MC_ASSERT(rail < d->rail_count);
-    if (atomic_exchange_explicit(&d->rails[rail].up, up, memory_order_acq_rel) == up) {
+    if (atomic_load_explicit(&d->rails[rail].up, memory_order_relaxed) == up) {
         return;
     }
+    mc_spray_set_up(&d->spray, rail, up);
     mc_info("rail is %s transport=%s rail=%s", up ? "up" : "down", t->ops->name,
             d->rails[rail].info.name);
-    if (up) { /* what it did before says nothing about now */
-        mc_health_reset(&d->rails[rail].health);
-    }
     mc_dispatch_pump(d);
 }
 
-void mc_dispatch_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
-                           uint8_t distance[MC_RAILS_MAX]) {
+void mc_dispatch_set_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
+                               struct mc_spray_item *item) {
     struct mc_transport *t = d->transport;
-    memset(distance, 0, MC_RAILS_MAX);
+    uint8_t distance[MC_RAILS_MAX] = {0};
     for (unsigned i = 0; i < d->rail_count && t->ops->rail_distance != NULL; i++) {
         distance[i] = mc_rail_distance_code(t->ops->rail_distance(t, i, op));
     }
+    mc_spray_set_distances(item, distance);
 }
 
 /* ---- health of the way to a peer ---- */
@@ -99,11 +98,7 @@ static void make_links(const struct mc_dispatch *d, const struct mc_slice_op *op
 }
 
 bool mc_dispatch_is_up(const struct mc_dispatch *d) {
-    bool any = false;
-    for (unsigned i = 0; i < d->rail_count && !any; i++) {
-        any = atomic_load_explicit(&d->rails[i].up, memory_order_relaxed);
-    }
-    return any;
+    return atomic_load_explicit(&d->spray.up, memory_order_relaxed) != 0;
 }
 
 bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot) {
@@ -140,12 +135,12 @@ static enum mc_spray_end how_ended(const struct mc_slice_op *op, enum mc_status 
 
 void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status) {
     enum mc_spray_end how = how_ended(&slice->base, status);
-    bool timed = slice->spray.posted_ns != 0;
+    bool timed = slice->spray.ahead != 0;
     if (how == MC_SPRAY_FAILED) {
         make_links(d, &slice->base);
         slice->spray.links = links_of(d, &slice->base);
     }
-    if (slice->spray.held || timed || how == MC_SPRAY_FAILED) {
+    if (slice->spray.held || slice->spray.posted_ns != 0 || how == MC_SPRAY_FAILED) {
         uint64_t now = timed || how == MC_SPRAY_FAILED ? now_ns(d) : 0;
         mc_spray_end(&d->spray, &slice->spray, how, slice->base.segment, now);
     }
@@ -202,37 +197,40 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
     return back;
 }
 
-/* Posts slices that have a rail, in runs of one rail and one segment. */
+/* Posts slices of one rail, in runs of one segment. */
+static void post_rail(struct mc_dispatch *d, struct mc_slice_op **mine, size_t count,
+                      struct mc_slice_op **slices, size_t *back) {
+    struct mc_slice_op *run[MC_POST_MAX]; /* the transport may do with it as it likes */
+    for (size_t at = 0, n; at < count; at += n) {
+        n = 0;
+        while (at + n < count && mine[at + n]->segment == mine[at]->segment) {
+            run[n] = mine[at + n];
+            n++;
+        }
+        enum mc_status status = d->transport->ops->post(d->transport, run, n);
+        for (size_t i = at; status != MC_OK && i < at + n; i++) {
+            hand_back(d, mine[i], status, slices, back);
+        }
+    }
+}
+
+/* Posts slices that have a rail, those of one rail together. */
 static void post_placed(struct mc_dispatch *d, struct mc_slice_op **placed, size_t count,
                         struct mc_slice_op **slices, size_t *back) {
-    struct mc_slice_op *run[MC_POST_MAX];
-    for (unsigned rail = 0; rail < d->rail_count && count > 0; rail++) {
-        size_t kept = 0, at = 0;
-        while (at < count) {
-            struct mc_segment *segment = NULL;
-            size_t n = 0;
-            for (kept = 0, at = 0; at < count; at++) {
-                bool mine =
-                    placed[at]->rail == rail && (segment == NULL || segment == placed[at]->segment);
-                if (mine) {
-                    segment = placed[at]->segment;
-                    run[n++] = placed[at];
-                } else {
-                    placed[kept++] = placed[at];
-                }
-            }
-            count = kept;
-            if (n == 0) {
-                break;
-            }
-            at = 0;
-            struct mc_slice_op *posted[MC_POST_MAX];
-            memcpy(posted, run, n * sizeof(*run));
-            enum mc_status status = d->transport->ops->post(d->transport, posted, n);
-            for (size_t i = 0; status != MC_OK && i < n; i++) {
-                hand_back(d, run[i], status, slices, back);
-            }
-        }
+    struct mc_slice_op *sorted[MC_POST_MAX];
+    uint8_t begins[MC_RAILS_MAX + 1] = {0}, at[MC_RAILS_MAX];
+    for (size_t i = 0; i < count; i++) {
+        begins[placed[i]->rail + 1]++;
+    }
+    for (unsigned rail = 0; rail < d->rail_count; rail++) {
+        begins[rail + 1] += begins[rail];
+        at[rail] = begins[rail];
+    }
+    for (size_t i = 0; i < count; i++) {
+        sorted[at[placed[i]->rail]++] = placed[i];
+    }
+    for (unsigned rail = 0; rail < d->rail_count; rail++) {
+        post_rail(d, sorted + begins[rail], begins[rail + 1] - begins[rail], slices, back);
     }
 }
 

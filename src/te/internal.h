@@ -90,7 +90,8 @@ struct mc_transfer_task {
     _Atomic uint32_t retries;
     uint8_t priority;
     bool cautious;
-    uint8_t distance[MC_RAILS_MAX]; /* of the rails of `transport`, when it is sprayed */
+    uint16_t reach; /* these two are of the rails of `transport` */
+    uint8_t distance[MC_RAILS_MAX];
     struct mc_transport *transport; /* first choice */
 };
 
@@ -217,8 +218,8 @@ bool mc_dispatch_is_up(const struct mc_dispatch *d);
 /* Whether the way to this peer is paused after failures; takes the probe when that time is over. */
 bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot);
 /* Asks the transport how far its rails are from this memory. */
-void mc_dispatch_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
-                           uint8_t distance[MC_RAILS_MAX]);
+void mc_dispatch_set_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
+                               struct mc_spray_item *item);
 
 struct mc_engine {
     struct mc_engine_options options; /* strings are owned */

@@ -12,8 +12,9 @@
 #include "base/env.h"
 #include "te/internal.h"
 
-#define FETCH_TIMEOUT_NS (2 * MC_SEC) /* of one segment: a dead peer must not hold up the others   \
-                                       */
+#define FETCH_TIMEOUT_NS                                                                           \
+    (2 * MC_SEC) /* of one segment: a dead peer must not hold up the others                        \
+                  */
 
 static uint64_t now_ns(void) {
     return mc_now_ns(mc_clock_system());

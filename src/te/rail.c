@@ -12,9 +12,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#define SAMPLE_EVERY_NS   5000 /* denser samples add work and no knowledge */
-#define LATENCY_DOMINATES 2.0  /* T must be so many times L to say something about speed */
-#define FORGIVE_PAUSES    8    /* a failure so many pauses after the last one is the first again */
+#define LATENCY_DOMINATES 2.0 /* T must be so many times L to say something about speed */
+#define FORGIVE_PAUSES    8   /* a failure so many pauses after the last one is the first again */
 
 /* ---- exponential moving average ---- */
 
@@ -121,9 +120,7 @@ static double note_latency(struct mc_rail *rail, double sample, uint64_t now_ns)
 }
 
 void mc_rail_sample(struct mc_rail *rail, uint64_t ahead, uint64_t took_ns, uint64_t now_ns) {
-    uint64_t last = atomic_load_explicit(&rail->measured_at_ns, memory_order_relaxed);
-    if ((last != 0 && now_ns - last < SAMPLE_EVERY_NS) ||
-        atomic_exchange_explicit(&rail->sampling, true, memory_order_acquire)) {
+    if (atomic_exchange_explicit(&rail->sampling, true, memory_order_acquire)) {
         return;
     }
     double took = (double)mc_max_u64(took_ns, 1);

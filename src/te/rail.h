@@ -28,6 +28,7 @@
                                             */
 #define MC_RAIL_IDLE_NS      (100 * MC_MS) /* a rail unused for so long gets a slice to try it */
 #define MC_RAIL_TRUST_NS     (1 * MC_SEC)  /* what was measured is believed for so long */
+#define MC_RAIL_SAMPLE_NS    5000          /* denser samples add work and no knowledge */
 #define MC_PAUSE_MIN_NS      (1 * MC_MS)
 #define MC_PAUSE_MAX_NS      (10 * MC_SEC)
 #define MC_PROBE_PATIENCE_NS (2 * MC_SEC) /* after which another probe may go */
@@ -72,21 +73,22 @@ void mc_health_reset(struct mc_health *h);
 /* ---- rail ---- */
 
 struct mc_rail {
-    /* Read for every slice. */
-    _Atomic uint64_t inflight[MC_PRIORITIES];
+    /* Read for every slice: one line. */
+    _Atomic uint64_t inflight[MC_PRIORITIES] __attribute__((aligned(MC_CACHE_LINE)));
     _Atomic double ns_per_byte; /* 0 = unknown */
     _Atomic double latency_ns;
     _Atomic uint64_t window; /* bytes that may be outstanding; 0 = unknown */
-    _Atomic uint64_t last_post_ns;
-    _Atomic bool up;
-    _Atomic bool sampling; /* a thread is inside mc_rail_sample */
+    _Atomic uint64_t timed_ns;    /* when a slice was last posted that is to be a sample, */
+    _Atomic uint64_t timed_ahead; /* and how many bytes it had ahead */
 
-    /* Written by samples. */
-    struct mc_health health __attribute__((aligned(MC_CACHE_LINE)));
+    /* Read when something failed, written by samples. */
+    struct mc_health health;
     struct mc_ewma bandwidth; /* bytes a second */
     double least_latency[2];  /* of this span and of the one before; < 0 = none */
     uint64_t span_began_ns;
     _Atomic uint64_t measured_at_ns; /* 0 = never */
+    _Atomic bool up;
+    _Atomic bool sampling; /* a thread is inside mc_rail_sample */
     /* The peer that failed last, to tell a bad rail from a bad peer; an address never followed. */
     _Atomic uintptr_t failed_peer;
 
@@ -98,6 +100,8 @@ struct mc_rail {
     struct mc_histogram latency; /* microseconds, of measured slices */
     struct mc_rail_info info;
 };
+
+_Static_assert(offsetof(struct mc_rail, health) == MC_CACHE_LINE, "one line for every slice");
 
 void mc_rail_init(struct mc_rail *rail, const struct mc_rail_info *info);
 

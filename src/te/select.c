@@ -174,8 +174,7 @@ static struct mc_transport *next_transport(const struct mc_route *route,
     if (last != NULL) {
         mc_metric_add(&dispatch_of(slice)->failovers, 1);
     }
-    mc_dispatch_distances(&t->engine->dispatch[t->index], slice,
-                          mc_slice_of(slice)->spray.distance);
+    mc_dispatch_set_distances(&t->engine->dispatch[t->index], slice, &mc_slice_of(slice)->spray);
     return t;
 }
 

@@ -12,51 +12,74 @@
 
 void mc_spray_init(struct mc_spray *s, struct mc_rail *rails, unsigned count,
                    const uint32_t weights[MC_PRIORITIES]) {
+    uint32_t up = 0;
+    for (unsigned i = 0; i < count; i++) {
+        up |= (uint32_t)atomic_load_explicit(&rails[i].up, memory_order_relaxed) << i;
+    }
     s->rails = rails;
     s->count = count;
-    atomic_store_explicit(&s->turn, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->up, up, memory_order_relaxed);
+    atomic_store_explicit(&s->bad, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->look_for_idle_ns, 0, memory_order_relaxed);
     mc_qos_init(&s->queue, weights);
 }
 
-static struct mc_health *link_of(const struct mc_spray_item *item, unsigned rail) {
-    struct mc_health *links =
-        item->links == NULL ? NULL : atomic_load_explicit(item->links, memory_order_acquire);
-    return links == NULL ? NULL : &links[rail];
+static void set_bit(_Atomic uint32_t *word, unsigned bit, bool on) {
+    if (on) {
+        atomic_fetch_or_explicit(word, 1u << bit, memory_order_acq_rel);
+    } else {
+        atomic_fetch_and_explicit(word, ~(1u << bit), memory_order_acq_rel);
+    }
+}
+
+void mc_spray_set_up(struct mc_spray *s, unsigned rail, bool up) {
+    if (up) { /* what it did before says nothing about now */
+        mc_health_reset(&s->rails[rail].health);
+        set_bit(&s->bad, rail, false);
+    }
+    atomic_store_explicit(&s->rails[rail].up, up, memory_order_relaxed);
+    set_bit(&s->up, rail, up);
+}
+
+/* ---- what may be used ---- */
+
+static struct mc_health *links_of(const struct mc_spray_item *item) {
+    return item->links == NULL ? NULL : atomic_load_explicit(item->links, memory_order_acquire);
 }
 
 /* Up, near enough and not tried; whether it is paused is another matter. */
-static bool is_open(const struct mc_spray *s, const struct mc_spray_item *item, unsigned rail) {
-    return atomic_load_explicit(&s->rails[rail].up, memory_order_relaxed) &&
-           (item->tried >> rail & 1) == 0 && item->distance[rail] != MC_RAIL_CANNOT;
+static uint32_t open_rails(const struct mc_spray *s, const struct mc_spray_item *item) {
+    return atomic_load_explicit(&s->up, memory_order_relaxed) & item->reach & ~item->tried;
+}
+
+/* Of `open`, those that are not healthy. */
+static uint32_t bad_rails(const struct mc_spray *s, const struct mc_health *links, uint32_t open) {
+    uint32_t bad = open & atomic_load_explicit(&s->bad, memory_order_relaxed);
+    for (uint32_t m = links == NULL ? 0 : open & ~bad; m != 0; m &= m - 1) {
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        bad |= (uint32_t)!mc_health_good(&links[rail]) << rail;
+    }
+    return bad;
+}
+
+static enum mc_health_state state_of(const struct mc_spray *s, const struct mc_health *links,
+                                     unsigned rail, uint64_t now_ns) {
+    enum mc_health_state a = mc_health_state(&s->rails[rail].health, now_ns);
+    enum mc_health_state b = links == NULL ? MC_HEALTHY : mc_health_state(&links[rail], now_ns);
+    return a == MC_PAUSED || b == MC_PAUSED ? MC_PAUSED : a == MC_HEALTHY ? b : a;
 }
 
 static double stretch_of(const struct mc_spray_item *item, unsigned rail) {
     return 1.0 + item->distance[rail] * (MC_RAIL_STEP / 100.0);
 }
 
-static enum mc_health_state state_of(const struct mc_spray *s, const struct mc_spray_item *item,
-                                     unsigned rail, uint64_t now_ns) {
-    const struct mc_health *link = link_of(item, rail);
-    const struct mc_rail *r = &s->rails[rail];
-    if (mc_health_good(&r->health) && (link == NULL || mc_health_good(link))) {
-        return MC_HEALTHY;
-    }
-    enum mc_health_state a = mc_health_state(&r->health, now_ns);
-    enum mc_health_state b = link == NULL ? MC_HEALTHY : mc_health_state(link, now_ns);
-    return a == MC_PAUSED || b == MC_PAUSED ? MC_PAUSED : MC_PROBING;
-}
-
 /* ---- choosing ---- */
 
-struct view {  /* of all rails at one moment, for one slice */
-    int best;  /* completes it first, room or not */
-    int room;  /* the same among those that have room */
-    int probe; /* its pause is over, or it was idle for long */
-    bool probe_paused;
+struct view { /* of all healthy rails at one moment, for one slice */
+    int best; /* completes it first, room or not */
+    int room; /* the same among those that have room */
     double best_ns, room_ns;
-    double work_ns_rate; /* bytes a nanosecond of all */
     uint64_t inflight;
-    bool any; /* some rail is healthy */
 };
 
 /* Of the window, what this priority may fill. */
@@ -70,97 +93,117 @@ static uint64_t share(const struct mc_spray *s, const struct mc_rail *rail, uint
     return window >> (priority == 1 ? MEDIUM_SHARE_LOG2 : LOW_SHARE_LOG2);
 }
 
-static void look_at(const struct mc_spray *s, const struct mc_spray_item *item, unsigned rail,
-                    uint8_t priority, bool yields, uint64_t now_ns, struct view *v) {
+static inline void look_at(const struct mc_spray *s, const struct mc_spray_item *item,
+                           unsigned rail, uint8_t priority, bool yields, struct view *v) {
     const struct mc_rail *r = &s->rails[rail];
     uint64_t length = item->wait.length;
     uint64_t inflight = mc_rail_inflight(r);
-    enum mc_health_state state = state_of(s, item, rail, now_ns);
-    if (state != MC_HEALTHY && !item->last_resort) {
-        if (state == MC_PROBING && (v->probe < 0 || !v->probe_paused)) {
-            v->probe = (int)rail;
-            v->probe_paused = true;
-        }
-        return;
-    }
     double each = atomic_load_explicit(&r->ns_per_byte, memory_order_relaxed);
     double latency = atomic_load_explicit(&r->latency_ns, memory_order_relaxed);
-    double stretch = stretch_of(item, rail);
-    double takes = (latency + (double)(inflight + length) * each) * stretch;
-    v->any = true;
+    double takes = latency + (double)(int64_t)(inflight + length) * each;
+    if (item->distance[rail] != 0) {
+        takes *= stretch_of(item, rail);
+    }
     v->inflight += inflight;
-    v->work_ns_rate += each > 0 ? 1.0 / (each * stretch) : 0;
     if (v->best < 0 || takes < v->best_ns) {
         v->best = (int)rail;
         v->best_ns = takes;
     }
-    if ((inflight == 0 || inflight + length <= share(s, r, length, priority, yields)) &&
-        (v->room < 0 || takes < v->room_ns)) {
+    if ((v->room < 0 || takes < v->room_ns) &&
+        (inflight == 0 || inflight + length <= share(s, r, length, priority, yields))) {
         v->room = (int)rail;
         v->room_ns = takes;
     }
-    if (v->probe < 0 && inflight == 0 &&
-        now_ns - atomic_load_explicit(&r->last_post_ns, memory_order_relaxed) >= MC_RAIL_IDLE_NS) {
-        v->probe = (int)rail;
-        v->probe_paused = false;
-    }
 }
 
-/* One caller wins a probe. */
-static bool take_probe(struct mc_spray *s, const struct mc_spray_item *item, const struct view *v,
-                       uint64_t now_ns) {
-    struct mc_rail *r = &s->rails[v->probe];
-    if (!v->probe_paused) {
-        uint64_t last = atomic_load_explicit(&r->last_post_ns, memory_order_relaxed);
-        return now_ns - last >= MC_RAIL_IDLE_NS &&
-               atomic_compare_exchange_strong_explicit(&r->last_post_ns, &last, now_ns,
-                                                       memory_order_relaxed, memory_order_relaxed);
-    }
-    struct mc_health *link = link_of(item, (unsigned)v->probe);
-    return mc_health_take(&r->health, now_ns) && (link == NULL || mc_health_take(link, now_ns));
-}
-
-static int hold(struct mc_spray *s, struct mc_spray_item *item, int rail, uint64_t now_ns) {
+static int hold(struct mc_spray *s, struct mc_spray_item *item, unsigned rail, uint64_t now_ns) {
     struct mc_rail *r = &s->rails[rail];
     item->rail = (uint16_t)rail;
     item->posted_ns = now_ns;
     item->held = true;
     atomic_fetch_add(&r->inflight[item->wait.priority], item->wait.length);
-    item->ahead = mc_rail_inflight(r);
-    atomic_store_explicit(&r->last_post_ns, now_ns, memory_order_relaxed);
-    return rail;
+    /* A sample now and then, and deeper ones of a burst: speed shows in those. */
+    uint64_t ahead = mc_rail_inflight(r);
+    bool timed =
+        now_ns - atomic_load_explicit(&r->timed_ns, memory_order_relaxed) >= MC_RAIL_SAMPLE_NS ||
+        ahead / 2 >= atomic_load_explicit(&r->timed_ahead, memory_order_relaxed);
+    item->ahead = timed ? ahead : 0;
+    if (timed) {
+        atomic_store_explicit(&r->timed_ns, now_ns, memory_order_relaxed);
+        atomic_store_explicit(&r->timed_ahead, ahead, memory_order_relaxed);
+    }
+    return (int)rail;
+}
+
+/* A rail whose pause is over, or one that was idle for long: one caller wins it. */
+static int find_probe(struct mc_spray *s, struct mc_health *links, uint32_t open, uint32_t bad,
+                      uint64_t now_ns) {
+    for (uint32_t m = bad; m != 0; m &= m - 1) {
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        if (state_of(s, links, rail, now_ns) == MC_PROBING &&
+            mc_health_take(&s->rails[rail].health, now_ns) &&
+            (links == NULL || mc_health_take(&links[rail], now_ns))) {
+            return (int)rail;
+        }
+    }
+    uint64_t due = atomic_load_explicit(&s->look_for_idle_ns, memory_order_relaxed);
+    if (now_ns < due || !atomic_compare_exchange_strong_explicit(
+                            &s->look_for_idle_ns, &due, now_ns + MC_RAIL_IDLE_NS / MC_RAILS_MAX,
+                            memory_order_relaxed, memory_order_relaxed)) {
+        return -1;
+    }
+    for (uint32_t m = open & ~bad; m != 0; m &= m - 1) {
+        const struct mc_rail *r = &s->rails[__builtin_ctz(m)];
+        if (mc_rail_inflight(r) == 0 &&
+            now_ns - atomic_load_explicit(&r->timed_ns, memory_order_relaxed) >= MC_RAIL_IDLE_NS) {
+            return __builtin_ctz(m);
+        }
+    }
+    return -1;
+}
+
+/* When the rails in `good` would be done with what is in flight and what waits before the slice. */
+static double all_done_ns(const struct mc_spray *s, const struct mc_spray_item *item, uint32_t good,
+                          uint64_t inflight) {
+    double rate = 0;
+    for (uint32_t m = good; m != 0; m &= m - 1) {
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        double each = atomic_load_explicit(&s->rails[rail].ns_per_byte, memory_order_relaxed);
+        rate += each > 0 ? 1.0 / (each * stretch_of(item, rail)) : 0;
+    }
+    uint64_t bytes = inflight + mc_qos_before(&s->queue, item->wait.priority) + item->wait.length;
+    return rate > 0 ? (double)bytes / rate : 0;
 }
 
 static int choose(struct mc_spray *s, struct mc_spray_item *item, uint8_t priority, bool yields,
                   uint64_t now_ns) {
-    struct view v = {.best = -1, .room = -1, .probe = -1};
-    unsigned first = atomic_load_explicit(&s->turn, memory_order_relaxed);
-    atomic_store_explicit(&s->turn, first + 1, memory_order_relaxed);
-    for (unsigned i = 0; i < s->count; i++) {
-        unsigned rail = (first + i) % s->count;
-        if (is_open(s, item, rail)) {
-            look_at(s, item, rail, priority, yields, now_ns, &v);
+    struct view v = {.best = -1, .room = -1};
+    struct mc_health *links = links_of(item);
+    uint32_t open = open_rails(s, item);
+    uint32_t bad = item->last_resort ? 0 : bad_rails(s, links, open);
+    uint32_t good = open & ~bad;
+    if (!item->cautious) {
+        int probe = find_probe(s, links, open, bad, now_ns);
+        if (probe >= 0) {
+            mc_metric_add(&s->rails[probe].probes, 1);
+            return hold(s, item, (unsigned)probe, now_ns);
         }
     }
-    if (v.probe >= 0 && v.probe != v.room && !item->cautious && take_probe(s, item, &v, now_ns)) {
-        mc_metric_add(&s->rails[v.probe].probes, 1);
-        return hold(s, item, v.probe, now_ns);
-    }
-    if (!v.any) {
+    if (good == 0) {
         return MC_SPRAY_NONE;
     }
-    if (v.room < 0) {
+    /* Equals take turns: looking begins anywhere. */
+    uint32_t first = (uint32_t)((now_ns >> 8 & 0xffff) * s->count >> 16);
+    uint32_t turned = (good >> first | good << (MC_RAILS_MAX - first)) & ((1u << MC_RAILS_MAX) - 1);
+    for (uint32_t m = turned; m != 0; m &= m - 1) {
+        unsigned rail = ((unsigned)__builtin_ctz(m) + first) % MC_RAILS_MAX;
+        look_at(s, item, rail, priority, yields, &v);
+    }
+    if (v.room < 0 ||
+        (v.room_ns > v.best_ns && v.room_ns > all_done_ns(s, item, good, v.inflight))) {
         return MC_SPRAY_WAIT;
     }
-    if (v.room != v.best && v.room_ns > v.best_ns) {
-        /* When all rails would be done with what is in flight and what waits before this slice. */
-        double backlog = (double)(v.inflight + mc_qos_before(&s->queue, item->wait.priority) +
-                                  item->wait.length);
-        if (v.work_ns_rate > 0 && v.room_ns > backlog / v.work_ns_rate) {
-            return MC_SPRAY_WAIT;
-        }
-    }
-    return hold(s, item, v.room, now_ns);
+    return hold(s, item, (unsigned)v.room, now_ns);
 }
 
 int mc_spray_choose(struct mc_spray *s, struct mc_spray_item *item, bool yields, uint64_t now_ns) {
@@ -223,7 +266,8 @@ struct mc_spray_item *mc_spray_next(struct mc_spray *s, bool yields, uint64_t no
 static void blame(struct mc_spray *s, struct mc_spray_item *item, const void *peer,
                   uint64_t now_ns) {
     struct mc_rail *r = &s->rails[item->rail];
-    struct mc_health *link = link_of(item, item->rail);
+    struct mc_health *links = links_of(item);
+    struct mc_health *link = links == NULL ? NULL : &links[item->rail];
     uintptr_t before =
         atomic_exchange_explicit(&r->failed_peer, (uintptr_t)peer, memory_order_relaxed);
     if (link != NULL) {
@@ -231,18 +275,22 @@ static void blame(struct mc_spray *s, struct mc_spray_item *item, const void *pe
     }
     if (link == NULL || (before != 0 && before != (uintptr_t)peer) || !mc_health_good(&r->health)) {
         mc_health_failed(&r->health, item->posted_ns, now_ns);
+        set_bit(&s->bad, item->rail, true);
     }
 }
 
 static void praise(struct mc_spray *s, struct mc_spray_item *item, uint64_t now_ns) {
     struct mc_rail *r = &s->rails[item->rail];
-    struct mc_health *link = link_of(item, item->rail);
-    if (atomic_load_explicit(&r->failed_peer, memory_order_relaxed) != 0) {
-        atomic_store_explicit(&r->failed_peer, 0, memory_order_relaxed);
+    struct mc_health *links = links_of(item);
+    if (links != NULL) {
+        mc_health_arrived(&links[item->rail], item->posted_ns);
+        if (atomic_load_explicit(&r->failed_peer, memory_order_relaxed) != 0) {
+            atomic_store_explicit(&r->failed_peer, 0, memory_order_relaxed);
+        }
     }
-    mc_health_arrived(&r->health, item->posted_ns);
-    if (link != NULL) {
-        mc_health_arrived(link, item->posted_ns);
+    if ((atomic_load_explicit(&s->bad, memory_order_relaxed) >> item->rail & 1) != 0) {
+        mc_health_arrived(&r->health, item->posted_ns);
+        set_bit(&s->bad, item->rail, !mc_health_good(&r->health));
     }
     if (item->ahead != 0) {
         mc_rail_sample(r, item->ahead, now_ns - item->posted_ns, now_ns);
@@ -268,12 +316,14 @@ double mc_spray_predict(const struct mc_spray *s, const struct mc_spray_item *it
                         uint64_t now_ns) {
     double rate = 0, latency = -1;
     uint64_t inflight = 0;
-    for (unsigned i = 0; i < s->count; i++) {
-        const struct mc_rail *r = &s->rails[i];
-        if (!is_open(s, item, i) || state_of(s, item, i, now_ns) == MC_PAUSED) {
+    const struct mc_health *links = links_of(item);
+    for (uint32_t m = open_rails(s, item); m != 0; m &= m - 1) {
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        const struct mc_rail *r = &s->rails[rail];
+        if (state_of(s, links, rail, now_ns) == MC_PAUSED) {
             continue;
         }
-        double stretch = stretch_of(item, i);
+        double stretch = stretch_of(item, rail);
         double each = atomic_load_explicit(&r->ns_per_byte, memory_order_relaxed);
         double own = atomic_load_explicit(&r->latency_ns, memory_order_relaxed);
         latency = latency < 0 || own < latency ? own : latency;
@@ -294,11 +344,7 @@ bool mc_spray_is_measured(const struct mc_spray *s, uint64_t now_ns) {
 }
 
 unsigned mc_spray_usable(const struct mc_spray *s, const struct mc_spray_item *item) {
-    unsigned usable = 0;
-    for (unsigned i = 0; i < s->count; i++) {
-        usable += is_open(s, item, i);
-    }
-    return usable;
+    return (unsigned)__builtin_popcount(open_rails(s, item));
 }
 
 uint64_t mc_spray_slice_bytes(uint64_t length, unsigned rails, uint64_t wanted) {

@@ -22,11 +22,12 @@
 
 struct mc_spray_item { /* one slice */
     struct mc_qos_item wait;
-    uint64_t posted_ns; /* 0 = not measured */
-    uint64_t ahead;     /* bytes on the rail when posted, its own included */
+    uint64_t posted_ns; /* 0 = not known */
+    uint64_t ahead;     /* bytes on the rail when posted, its own included; 0 = it is no sample */
     /* Health of each rail's way to this peer; what it points to is NULL until one has failed. */
     _Atomic(struct mc_health *) *links;
-    uint8_t distance[MC_RAILS_MAX]; /* mc_rail_distance_code */
+    uint8_t distance[MC_RAILS_MAX]; /* mc_rail_distance_code; set by mc_spray_set_distances */
+    uint16_t reach;                 /* bit per rail that is not MC_RAIL_CANNOT */
     uint16_t tried;                 /* bit per rail that failed */
     uint16_t rail;                  /* chosen */
     bool held;                      /* its bytes count as in flight on the rail */
@@ -49,9 +50,21 @@ static inline uint8_t mc_rail_distance_code(uint32_t percent) {
 struct mc_spray {
     struct mc_rail *rails; /* the owner's */
     unsigned count;
-    _Atomic uint32_t turn; /* where looking begins, so that equals take turns */
+    _Atomic uint32_t up;  /* bit per rail */
+    _Atomic uint32_t bad; /* bit per rail whose health is not good: a hint that saves looking */
+    _Atomic uint64_t look_for_idle_ns; /* not before */
     struct mc_qos queue;
 };
+
+static inline void mc_spray_set_distances(struct mc_spray_item *item,
+                                          const uint8_t distance[MC_RAILS_MAX]) {
+    memcpy(item->distance, distance, MC_RAILS_MAX);
+    item->reach = 0;
+    for (unsigned i = 0; i < MC_RAILS_MAX; i++) {
+        item->reach |= (uint16_t)((unsigned)(distance[i] != MC_RAIL_CANNOT) << i);
+    }
+}
+void mc_spray_set_up(struct mc_spray *s, unsigned rail, bool up);
 
 enum { MC_SPRAY_WAIT = -1, MC_SPRAY_NONE = -2 };
 

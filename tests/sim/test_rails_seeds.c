@@ -185,7 +185,7 @@ static void sabotage(struct life *l) {
     if (l->sabotage == WRONG_LINK) { /* takes a rail that is down for up */
         for (unsigned i = 0; i < w->count; i++) {
             l->sabotaged |= !w->rails[i].up;
-            atomic_store(&d->rails[i].up, true);
+            mc_spray_set_up(&d->spray, i, true);
         }
     } else if (l->sabotage == FORGET && mc_qos_any(&d->spray.queue) && !l->sabotaged) {
         for (unsigned p = 0; p < MC_PRIORITIES; p++) { /* loses the slice that waits first */

@@ -153,13 +153,13 @@ static void scene_init(struct scene *s, unsigned count, const uint32_t weights[3
     s->now = MC_SEC;
     for (unsigned i = 0; i < count; i++) {
         s->rails[i] = new_rail(10000000000);
-        atomic_store(&s->rails[i].last_post_ns, s->now); /* not idle */
+        atomic_store(&s->rails[i].timed_ns, s->now); /* not idle */
     }
     mc_spray_init(&s->spray, s->rails, count, weights != NULL ? weights : strict);
 }
 
 static struct mc_spray_item item_of(struct scene *s, uint64_t length, uint8_t priority) {
-    struct mc_spray_item item = {.links = &s->links};
+    struct mc_spray_item item = {.links = &s->links, .reach = UINT16_MAX};
     item.wait.length = length;
     item.wait.priority = priority;
     return item;
@@ -183,7 +183,7 @@ static void the_first_to_be_complete_is_chosen(void **state) {
     far.distance[0] = far.distance[2] = mc_rail_distance_code(30);
     assert_int_equal(mc_spray_choose(&s.spray, &far, false, s.now), 1);
     struct mc_spray_item none = item_of(&s, 4096, 0);
-    memset(none.distance, MC_RAIL_CANNOT, sizeof(none.distance));
+    none.reach = 0;
     assert_int_equal(mc_spray_choose(&s.spray, &none, false, s.now), MC_SPRAY_NONE);
     assert_int_equal(mc_rail_distance_code(0), 0);
     assert_int_equal(mc_rail_distance_code(UINT32_MAX), MC_RAIL_CANNOT);
@@ -246,8 +246,8 @@ static void an_idle_rail_is_tried_again(void **state) {
     struct scene s;
     scene_init(&s, 2, NULL);
     s.now = feed(&s.rails[1], 0.1, 1 << 20, s.now, 100 * MC_MS); /* it was very slow once */
-    atomic_store(&s.rails[0].last_post_ns, s.now);
-    atomic_store(&s.rails[1].last_post_ns, s.now);
+    atomic_store(&s.rails[0].timed_ns, s.now);
+    atomic_store(&s.rails[1].timed_ns, s.now);
     int seen[2] = {0};
     for (int i = 0; i < 300; i++, s.now += MC_MS) {
         struct mc_spray_item item = item_of(&s, 65536, 0);

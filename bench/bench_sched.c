@@ -1,0 +1,238 @@
+/*
+ * What the engine itself costs: slices through select, spray and completion over a transport that
+ * does nothing. Cases: a transport with one rail (the straight way of tcp and shared memory), and
+ * ones with 1, 4 and 8 rails, whose slices end inside post() or, `later`, on the same thread after
+ * it, so that rails fill up and slices wait in the engine's queue. `--threads N` runs as many
+ * threads over one engine. Usage:
+ *
+ *     bench_sched [--seconds S] [--threads N] [--rounds R] [--json FILE]
+ *
+ * The figure is the median of the rounds, per slice: of a request cut into as many slices as it
+ * may have, and of requests of one slice each. How much of simulated rails is used is not a matter
+ * of this machine's speed: sim_test_rails_carry_their_share prints it.
+ */
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "te/internal.h"
+
+#define RING        4096
+#define THREADS_MAX 16
+#define ROUNDS_MAX  64
+#define SPACE       (1ull << 32)
+#define SLICE       (64ull << 10)
+#define PER_BATCH   64
+
+struct kind {
+    const char *name;
+    unsigned rails; /* 0 = the transport names none */
+    bool later;
+};
+static const struct kind kinds[] = {
+    {"one rail, straight", 0, false}, {"4 rails", 4, false},       {"8 rails", 8, false},
+    {"4 rails, later", 4, true},      {"8 rails, later", 8, true},
+};
+
+/* ---- a transport that does nothing ---- */
+
+static const struct kind *kind; /* of the engine under measurement */
+static _Thread_local struct {   /* slices that end later */
+    struct mc_slice_op *slices[RING];
+    unsigned head, count;
+} ring;
+
+static void end_some(unsigned keep) {
+    while (ring.count > keep) {
+        struct mc_slice_op *slice = ring.slices[ring.head];
+        ring.head = (ring.head + 1) % RING;
+        ring.count--;
+        mc_slice_done(slice, MC_OK, false);
+    }
+}
+
+static enum mc_status null_post(struct mc_transport *t, struct mc_slice_op **slices, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (kind->later && ring.count < RING) {
+            ring.slices[(ring.head + ring.count++) % RING] = slices[i];
+        } else {
+            mc_slice_done(slices[i], MC_OK, false);
+        }
+    }
+    return MC_OK;
+}
+
+static unsigned null_rails(struct mc_transport *t, struct mc_rail_info *info, unsigned capacity) {
+    for (unsigned i = 0; i < kind->rails; i++) {
+        info[i] = (struct mc_rail_info){.numa_node = -1, .bandwidth = 50000000000, .up = true};
+        snprintf(info[i].name, sizeof(info[i].name), "null%u", i);
+    }
+    return kind->rails;
+}
+
+static uint32_t null_cost(struct mc_transport *t, struct mc_segment *segment,
+                          const struct mc_peer_desc *desc) {
+    return 1;
+}
+
+static const struct mc_transport_ops null_ops;
+static enum mc_status null_start(struct mc_engine *engine, unsigned index,
+                                 struct mc_transport **out) {
+    *out = mc_zalloc(sizeof(**out));
+    **out = (struct mc_transport){&null_ops, engine, index};
+    return MC_OK;
+}
+static void null_stop(struct mc_transport *t) {
+    free(t);
+}
+static const struct mc_transport_ops null_ops = {.name = "null",
+                                                 .slice_bytes = SLICE,
+                                                 .start = null_start,
+                                                 .stop = null_stop,
+                                                 .cost = null_cost,
+                                                 .rails = null_rails,
+                                                 .post = null_post};
+
+/* ---- measuring ---- */
+
+struct worker {
+    struct mc_engine *engine;
+    uint64_t end_ns;
+    bool cut; /* one request of many slices, else many of one */
+    uint64_t took_ns;
+};
+
+static uint64_t now_ns(void) {
+    return mc_now_ns(mc_clock_system());
+}
+
+/* Of this thread's CPU, so that what else the machine does counts little. */
+static uint64_t cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * MC_SEC + (uint64_t)t.tv_nsec;
+}
+
+static void *work(void *arg) {
+    struct worker *w = arg;
+    struct mc_transfer_request requests[PER_BATCH];
+    size_t count = w->cut ? 1 : PER_BATCH;
+    char *base = (char *)(uintptr_t)SPACE;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t length = w->cut ? PER_BATCH * SLICE : SLICE;
+        requests[i] = (struct mc_transfer_request){.op = MC_TRANSFER_WRITE,
+                                                   .local = base + i * length,
+                                                   .segment = MC_LOCAL_SEGMENT,
+                                                   .remote_addr = SPACE + i * length,
+                                                   .length = length};
+    }
+    uint64_t begin = cpu_ns();
+    do {
+        for (int i = 0; i < 100; i++) {
+            struct mc_batch *batch;
+            enum mc_status status = mc_batch_create(w->engine, count, &batch);
+            MC_ASSERT(status == MC_OK);
+            status = mc_batch_submit(batch, requests, count, MC_WAIT_FOREVER);
+            MC_ASSERT(status == MC_OK);
+            struct mc_transfer_status last;
+            do {
+                end_some(0);
+                status = mc_batch_task(batch, count - 1, &last);
+                MC_ASSERT(status == MC_OK);
+            } while (mc_batch_free(batch) == MC_ERR_BUSY);
+        }
+    } while (now_ns() < w->end_ns);
+    w->took_ns = cpu_ns() - begin;
+    return NULL;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint64_t completed(struct mc_engine *engine) {
+    const struct mc_dispatch *d = &engine->dispatch[0];
+    uint64_t slices = 0;
+    for (unsigned i = 0; i < d->rail_count; i++) {
+        slices += (uint64_t)mc_metric_get(&d->rails[i].slices[MC_TRANSFER_WRITE][0]);
+    }
+    return slices;
+}
+
+/* Nanoseconds of one thread a slice, the median of the rounds. */
+static double measure(bool cut, unsigned threads, unsigned rounds, double seconds) {
+    static const struct mc_transport_ops *const table[] = {&null_ops};
+    struct mc_engine_options options;
+    struct mc_engine *engine;
+    double figures[ROUNDS_MAX];
+    mc_engine_options_init(&options);
+    options.host = "127.0.0.1";
+    options.reactors = 1;
+    enum mc_status status = mc_engine_create_with(&options, table, 1, &engine);
+    MC_ASSERT(status == MC_OK);
+    status = mc_memory_register(engine, (void *)(uintptr_t)SPACE, SPACE, "*", 0);
+    MC_ASSERT(status == MC_OK);
+    for (unsigned r = 0; r < rounds; r++) {
+        struct worker workers[THREADS_MAX] = {{0}};
+        pthread_t ids[THREADS_MAX];
+        uint64_t before = completed(engine), took = 0;
+        for (unsigned i = 0; i < threads; i++) {
+            workers[i] = (struct worker){.engine = engine, .cut = cut};
+            workers[i].end_ns = now_ns() + (uint64_t)(seconds * 1e9);
+            int error = pthread_create(&ids[i], NULL, work, &workers[i]);
+            MC_ASSERT(error == 0);
+        }
+        for (unsigned i = 0; i < threads; i++) {
+            pthread_join(ids[i], NULL);
+            took += workers[i].took_ns;
+        }
+        figures[r] = (double)took / (double)(completed(engine) - before);
+    }
+    mc_engine_destroy(engine);
+    qsort(figures, rounds, sizeof(figures[0]), compare);
+    return figures[rounds / 2];
+}
+
+int main(int argc, char **argv) {
+    static const struct option long_options[] = {{"seconds", required_argument, NULL, 's'},
+                                                 {"threads", required_argument, NULL, 't'},
+                                                 {"rounds", required_argument, NULL, 'r'},
+                                                 {"json", required_argument, NULL, 'j'},
+                                                 {NULL, 0, NULL, 0}};
+    double seconds = 0.2;
+    unsigned threads = 1, rounds = 5;
+    FILE *json = NULL;
+    for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) != -1;) {
+        if (c == 's') {
+            seconds = atof(optarg);
+        } else if (c == 't') {
+            threads = (unsigned)mc_min_u64(mc_max_u64((uint64_t)atoi(optarg), 1), THREADS_MAX);
+        } else if (c == 'r') {
+            rounds = (unsigned)mc_min_u64(mc_max_u64((uint64_t)atoi(optarg), 1), ROUNDS_MAX);
+        } else if (c == 'j') {
+            json = fopen(optarg, "w");
+        } else {
+            return 2;
+        }
+    }
+    (void)!mc_log_set_level("warn");
+    printf("%-22s %16s %16s   (ns of CPU a slice, threads=%u)\n", "transport", "64 of a request",
+           "64 requests", threads);
+    for (size_t i = 0; i < MC_ARRAY_LEN(kinds); i++) {
+        kind = &kinds[i];
+        double cut = measure(true, threads, rounds, seconds);
+        double single = measure(false, threads, rounds, seconds);
+        printf("%-22s %16.1f %16.1f\n", kind->name, cut, single);
+        if (json != NULL) {
+            fprintf(json, "{\"case\":\"%s\",\"threads\":%u,\"cut_ns\":%.1f,\"single_ns\":%.1f}\n",
+                    kind->name, threads, cut, single);
+        }
+    }
+    if (json != NULL) {
+        fclose(json);
+    }
+    return 0;
+}
