@@ -134,8 +134,11 @@ MC_MUST_USE enum mc_status mc_memory_free(struct mc_engine *engine, void *addr);
 /* ---- segments ---- */
 
 /* Opens (or finds again) a peer's segment; openings are counted, and each wants its close. The own
- * name gives MC_LOCAL_SEGMENT. MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT, MC_ERR_PROTOCOL,
- * MC_SEGMENT_NOT_FOUND, MC_INVALID_PARAMS, MC_ERR_LIMIT. */
+ * name gives MC_LOCAL_SEGMENT. "file:///path" opens a file of this machine, with the length that it
+ * has, and with a metadata service a name with a '/' in it files that were published there
+ * (mc_segment_publish_files): requests then read and write them, their remote address being the
+ * offset. MC_FILE_NOT_FOUND, MC_FILE_OPEN_FAIL; MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT,
+ * MC_ERR_PROTOCOL, MC_SEGMENT_NOT_FOUND, MC_INVALID_PARAMS, MC_ERR_LIMIT. */
 MC_MUST_USE enum mc_status mc_segment_open(struct mc_engine *engine, const char *name,
                                            mc_segment_id *segment);
 /* Transfers that were submitted before the last close go on. MC_SEGMENT_NOT_FOUND. */
@@ -156,6 +159,20 @@ MC_MUST_USE enum mc_status mc_segment_buffers(struct mc_engine *engine, mc_segme
 /* MC_OK when the peer answers a probe within the deadline. */
 MC_MUST_USE enum mc_status mc_segment_probe(struct mc_engine *engine, mc_segment_id segment,
                                             uint64_t deadline_ns);
+
+/* Files as one segment, end to end, in the metadata service, as upstream's NVMe-oF segments:
+ * whoever opens `name`, which has a '/' in it, reads and writes them where the paths lead on its
+ * machine. They stay there until they are withdrawn. MC_NOT_SUPPORTED with P2P, MC_INVALID_PARAMS
+ * (no '/', paths that are not absolute, more than 4096), MC_FILE_NOT_FOUND, MC_FILE_OPEN_FAIL,
+ * MC_FILE_READ_FAIL (shorter than `length`). */
+struct mc_segment_file {
+    const char *path;
+    uint64_t length; /* 0 = the length that it has */
+};
+MC_MUST_USE enum mc_status mc_segment_publish_files(struct mc_engine *engine, const char *name,
+                                                    const struct mc_segment_file *files,
+                                                    size_t count);
+MC_MUST_USE enum mc_status mc_segment_withdraw_files(struct mc_engine *engine, const char *name);
 
 /* A pointer through which this process reads [addr, addr+length) of the segment without a copy;
  * only for the local segment and same-host memory of mc_memory_alloc; else MC_NOT_SUPPORTED;

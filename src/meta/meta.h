@@ -127,6 +127,11 @@ MC_MUST_USE enum mc_status mc_meta_publish_descriptor(struct mc_meta *meta, cons
 MC_MUST_USE enum mc_status mc_meta_is_published(struct mc_meta *meta, const char *name);
 void mc_meta_withdraw(struct mc_meta *meta, const char *name);
 
+/* What a store holds under a segment's name, whoever wrote it; of segments that are no engine's and
+ * have no address. MC_SEGMENT_NOT_FOUND, MC_NOT_SUPPORTED with P2P. */
+MC_MUST_USE enum mc_status mc_meta_get_descriptor(struct mc_meta *meta, const char *name,
+                                                  struct mc_buf *out);
+
 struct mc_meta_peer {
     char host[256];
     uint16_t rpc_port;

@@ -228,6 +228,16 @@ static enum mc_status lookup_p2p(struct mc_meta *meta, const char *name,
                                  deadline_ns, &peer->descriptor);
 }
 
+enum mc_status mc_meta_get_descriptor(struct mc_meta *meta, const char *name, struct mc_buf *out) {
+    char key[KEY_MAX];
+    if (meta->kv == NULL) {
+        return MC_NOT_SUPPORTED;
+    }
+    descriptor_key(meta, name, key);
+    enum mc_status status = meta->kv->ops->get(meta->kv, key, out);
+    return status == MC_ERR_NOT_FOUND ? MC_SEGMENT_NOT_FOUND : status;
+}
+
 enum mc_status mc_meta_lookup(struct mc_meta *meta, const char *name, struct mc_str own_descriptor,
                               uint64_t deadline_ns, struct mc_meta_peer *out) {
     struct mc_meta_peer peer = {0};

@@ -172,6 +172,7 @@ struct mc_transport *mc_route_hinted(const struct mc_route *route, const struct 
 /* A slice that waited for the descriptor goes on; `status` is how the fetch ended. */
 void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
 extern const struct mc_transport_ops mc_transport_local_ops;
+extern const struct mc_transport_ops mc_transport_file_ops;
 
 void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status error);
 /* All unfinished tasks; returns when ended. */
@@ -325,6 +326,12 @@ struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr,
 void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out);
 /* Copies the own ranges into a descriptor; the caller frees desc->buffers. */
 void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc);
+
+/* file_segment.c */
+/* Whether the name is that of files, not of an engine. */
+bool mc_file_segment_is_name(const struct mc_engine *engine, const char *name);
+MC_MUST_USE enum mc_status mc_file_segment_fetch(struct mc_engine *engine, const char *name,
+                                                 struct mc_peer_desc **out);
 
 /* topology.c */
 /* Reads the user's matrix, when there is one. */

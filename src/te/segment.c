@@ -17,6 +17,7 @@
 #include "base/export.h"
 #include "base/log.h"
 #include "te/internal.h"
+#include "wire/file_segment.h"
 
 #define NO_FETCH_AFTER_FAILURE_NS (1 * MC_SEC)
 
@@ -106,6 +107,10 @@ struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment) {
 void mc_peer_desc_put(struct mc_peer_desc *desc) {
     if (desc != NULL && atomic_fetch_sub_explicit(&desc->refs, 1, memory_order_acq_rel) == 1) {
         mc_rdma_desc_free(desc->rdma);
+        if (desc->files != NULL) {
+            mc_file_parts_free(desc->files);
+            free(desc->files);
+        }
         free(desc->buffers);
         free(desc);
     }
@@ -167,6 +172,9 @@ static enum mc_status fetch(struct mc_engine *engine, const char *name, uint64_t
     struct mc_meta_peer peer;
     struct mc_segment_desc wire;
     mc_metric_add(&engine->refreshes, 1);
+    if (mc_file_segment_is_name(engine, name)) {
+        return mc_file_segment_fetch(engine, name, out);
+    }
     mc_engine_describe(engine, &own);
     enum mc_status status =
         mc_meta_lookup(engine->meta, name, (struct mc_str){own.data, own.len}, deadline_ns, &peer);
@@ -489,7 +497,8 @@ MC_PUBLIC enum mc_status mc_segment_open(struct mc_engine *engine, const char *n
         return MC_OK;
     }
     MC_TRY(fetch(engine, name, fetch_deadline(engine), &desc));
-    if (mc_uuid_eq(desc->engine_id, engine->id)) { /* ourselves under another name */
+    if (desc->files == NULL &&
+        mc_uuid_eq(desc->engine_id, engine->id)) { /* ourselves under another name */
         mc_peer_desc_put(desc);
         *segment = MC_LOCAL_SEGMENT;
         return MC_OK;
@@ -565,8 +574,10 @@ MC_PUBLIC enum mc_status mc_segment_probe(struct mc_engine *engine, mc_segment_i
         return MC_SEGMENT_NOT_FOUND;
     }
     struct mc_peer_desc *desc = mc_segment_desc(&slot->base);
-    enum mc_status status =
-        mc_handshake_probe(desc->host, desc->rpc_port, mc_meta_limits(engine->meta), deadline_ns);
+    enum mc_status status = desc->files != NULL
+                                ? MC_OK
+                                : mc_handshake_probe(desc->host, desc->rpc_port,
+                                                     mc_meta_limits(engine->meta), deadline_ns);
     mc_peer_desc_put(desc);
     mc_slot_release(slot);
     return status;

@@ -63,6 +63,7 @@ struct mc_peer_desc {
     size_t buffer_count;
     struct mc_peer_buffer *buffers; /* sorted by addr */
     struct mc_rdma_desc *rdma;      /* NICs and keys (wire/segment_desc.h); NULL = none */
+    struct mc_file_parts *files;    /* of a file segment (wire/file_segment.h); NULL = memory */
 };
 
 struct mc_segment { /* one opened segment; lives until closed and unused */
