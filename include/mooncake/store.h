@@ -62,6 +62,10 @@ struct mc_store_options {
     /* Attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
      * (MOONCAKE_STORE_CHECKSUM): it costs about as much as the copy on one host. */
     bool checksum;
+    /* PEM files. One of them, and RPC with the master is TLS: `tls_ca` = who signs the master's
+     * certificate (NULL = the system's CAs), `tls_cert` and `tls_key` = what this client shows.
+     * Default NULL, or MC_TLS_CA, MC_TLS_CERT, MC_TLS_KEY. The data path is not encrypted. */
+    const char *tls_ca, *tls_cert, *tls_key;
     struct mc_engine *engine; /* use this engine (not owned) or NULL to make one */
     bool disable_shm;         /* measure or force TCP */
     bool disable_local_copy;  /* MC_STORE_MEMCPY=0 */

@@ -38,6 +38,9 @@ MC_PUBLIC void mc_store_options_init(struct mc_store_options *options) {
         .tenant = "default",
         .timeout_ms = (uint32_t)mc_env_u64("MC_RPC_TIMEOUT_MS", 1, 3600000, 30000),
         .checksum = mc_env_bool("MOONCAKE_STORE_CHECKSUM", false),
+        .tls_ca = getenv("MC_TLS_CA"),
+        .tls_cert = getenv("MC_TLS_CERT"),
+        .tls_key = getenv("MC_TLS_KEY"),
         .disable_local_copy = !mc_env_bool("MC_STORE_MEMCPY", true),
     };
 }
@@ -339,6 +342,11 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
     uint32_t connect_ms =
         (uint32_t)mc_env_u64("MC_RPC_CONNECT_TIMEOUT_MS", 1, 3600000, RPC_CONNECT_TIMEOUT_MS);
     MC_TRY(mc_rpc_client_create(o->master, RPC_CONNECTIONS, connect_ms, &store->rpc));
+    const struct mc_tls_config tls = {o->tls_cert, o->tls_key, o->tls_ca};
+    if (mc_tls_wanted(&tls)) {
+        MC_TRY(mc_tls_create(&tls, false, &store->tls));
+        mc_rpc_client_use_tls(store->rpc, store->tls);
+    }
     MC_TRY(name_and_engine(store, o));
     create_ops(store, o);
     enum mc_status status = mc_ops_ready(store->ops);
@@ -370,6 +378,7 @@ static void store_destroy(struct mc_store *store) {
     if (store->rpc != NULL) {
         mc_rpc_client_destroy(store->rpc);
     }
+    mc_tls_destroy(store->tls);
     let_port_go(store);
     mc_metrics_destroy(store->metrics);
     pthread_cond_destroy(&store->wake);

@@ -8,6 +8,7 @@
 #include "client/ops.h"
 #include "client/port_real.h"
 #include "io/io.h"
+#include "io/tls.h"
 #include "mooncake/store.h"
 #include "rpc/rpc.h"
 
@@ -19,6 +20,7 @@ struct mc_store_latency { /* microseconds */
 
 struct mc_store {
     struct mc_rpc_client *rpc;
+    struct mc_tls *tls;       /* of rpc; NULL = plain */
     struct mc_engine *engine; /* NULL with protocol "rpc_only" */
     bool owns_engine;
     struct mc_real_port *port;

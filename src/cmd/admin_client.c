@@ -4,6 +4,7 @@
 #include "cmd/admin_client.h"
 #include "io/http.h"
 #include "io/io.h"
+#include "io/tls.h"
 #include "master/metrics_text.h"
 #include "master/service.h"
 #include "rpc/rpc.h"
@@ -20,14 +21,21 @@
 
 /* MC_NOT_SUPPORTED: it does not know the question, as upstream's. */
 static enum mc_status ask_master(const char *master, uint64_t *port) {
+    const struct mc_tls_config config = {getenv("MC_TLS_CERT"), getenv("MC_TLS_KEY"),
+                                         getenv("MC_TLS_CA")};
+    struct mc_tls *tls = NULL;
     struct mc_rpc_client *client;
-    MC_TRY(mc_rpc_client_create(master, 1, ASK_TIMEOUT_MS, &client));
     struct mc_buf reply = {0};
     struct mc_arena arena = {0};
-    enum mc_rpc_errc errc;
-    uint64_t deadline = mc_now_ns(mc_clock_system()) + ASK_TIMEOUT_MS * MC_MS;
-    enum mc_status status = mc_rpc_call(client, mc_rpc_function_id(MC_MASTER_ADMIN_PORT_RPC),
-                                        (struct mc_str){0}, deadline, &reply, &errc);
+    enum mc_rpc_errc errc = MC_RPC_OK;
+    MC_TRY(mc_rpc_client_create(master, 1, ASK_TIMEOUT_MS, &client));
+    enum mc_status status = mc_tls_wanted(&config) ? mc_tls_create(&config, false, &tls) : MC_OK;
+    if (status == MC_OK) {
+        uint64_t deadline = mc_now_ns(mc_clock_system()) + ASK_TIMEOUT_MS * MC_MS;
+        mc_rpc_client_use_tls(client, tls);
+        status = mc_rpc_call(client, mc_rpc_function_id(MC_MASTER_ADMIN_PORT_RPC),
+                             (struct mc_str){0}, deadline, &reply, &errc);
+    }
     if (status != MC_OK && errc == MC_RPC_NOT_REGISTERED) {
         status = MC_NOT_SUPPORTED;
     } else if (status == MC_OK) {
@@ -37,6 +45,7 @@ static enum mc_status ask_master(const char *master, uint64_t *port) {
     mc_arena_free(&arena);
     mc_buf_free(&reply);
     mc_rpc_client_destroy(client);
+    mc_tls_destroy(tls);
     return status;
 }
 

@@ -37,6 +37,11 @@ static const struct mc_option table[] = {
     OPT(STRING, rpc_interface, .doc = "network interface whose IPv4 address overrides rpc_address"),
     OPT(I64, rpc_conn_timeout_seconds, .default_value = "0", .max = 86400,
         .doc = "close connections that were silent for this long; 0 = never"),
+    OPT(STRING, rpc_tls_cert, .env = "MC_TLS_CERT",
+        .doc = "PEM file with the certificate of the RPC server; with it, RPC is TLS only"),
+    OPT(STRING, rpc_tls_key, .env = "MC_TLS_KEY", .doc = "PEM file with its key"),
+    OPT(STRING, rpc_tls_ca, .env = "MC_TLS_CA",
+        .doc = "PEM file with a CA: clients must show a certificate that it signed"),
     OPT(SIZE, rpc_memory_limit, .default_value = "2GB", .min = 1 << 20, .max = 1e15,
         .doc = "requests and answers that wait in memory, over all RPC connections; a connection "
                "that takes it over the limit is closed"),
@@ -364,6 +369,7 @@ enum mc_status mc_master_options_apply(const struct mc_master_options *o,
     config->rpc_idle_timeout_ms = (uint32_t)o->rpc_conn_timeout_seconds * 1000;
     config->rpc_no_delay = o->rpc_enable_tcp_no_delay;
     config->rpc_buffer_limit_bytes = o->rpc_memory_limit;
+    config->rpc_tls = (struct mc_tls_config){o->rpc_tls_cert, o->rpc_tls_key, o->rpc_tls_ca};
     config->admin = true;
     config->admin_host = o->metrics_host;
     config->admin_port = (uint16_t)o->metrics_port;

@@ -1,6 +1,6 @@
 /*
- * Streams: the plain one. See io.h. A TLS stream is another table of these three functions in a
- * file of its own; nothing that speaks through a stream can tell.
+ * Streams: the plain one, and what waits on any. See io.h. A TLS stream is another table of these
+ * three functions (io/tls.c).
  *
  * "Would block" is MC_OK with *n == 0, so the end of input needs a status of its own; a reader that
  * asks for zero bytes gets zero bytes, not an end that is not there.
@@ -9,6 +9,8 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -151,8 +153,44 @@ static void plain_close(struct mc_stream *s) {
     }
 }
 
+static const struct mc_stream_ops plain_ops = {plain_readv, plain_writev, plain_close};
+
 void mc_stream_plain(struct mc_stream *s, int fd) {
-    static const struct mc_stream_ops ops = {plain_readv, plain_writev, plain_close};
-    s->ops = &ops;
-    s->fd = fd;
+    *s = (struct mc_stream){.ops = &plain_ops, .fd = fd};
+}
+
+bool mc_stream_is_plain(const struct mc_stream *s) {
+    return s->ops == &plain_ops;
+}
+
+/* ---- waiting ---- */
+
+enum mc_status mc_stream_recv_some(struct mc_stream *s, const struct iovec *iov, int iov_count,
+                                   uint64_t deadline_ns, size_t *n) {
+    if (mc_stream_is_plain(s)) {
+        return mc_recv_some(s->fd, iov, iov_count, deadline_ns, n);
+    }
+    for (;;) {
+        size_t got = 0;
+        MC_TRY(s->ops->readv(s, iov, iov_count, &got));
+        if (got > 0) {
+            *n = got;
+            return MC_OK;
+        }
+        MC_TRY(mc_wait_ready(s->fd, s->wants == EPOLLOUT ? POLLOUT : POLLIN, deadline_ns));
+    }
+}
+
+enum mc_status mc_stream_recv_all(struct mc_stream *s, void *buffer, size_t len,
+                                  uint64_t deadline_ns) {
+    if (mc_stream_is_plain(s)) {
+        return mc_recv_all(s->fd, buffer, len, deadline_ns);
+    }
+    for (size_t got = 0; got < len;) {
+        struct iovec iov = {(char *)buffer + got, len - got};
+        size_t n;
+        MC_TRY(mc_stream_recv_some(s, &iov, 1, deadline_ns, &n));
+        got += n;
+    }
+    return MC_OK;
 }

@@ -25,6 +25,7 @@ struct mc_master_service {
     struct mc_metrics *metrics;
     struct mc_master *core;
     struct mc_rpc_server *rpc;
+    struct mc_tls *tls; /* of the RPC server; NULL = plain */
     struct mc_admin *admin;
     struct mc_metadata_http *metadata;
     uint16_t rpc_port, admin_port, metadata_port;
@@ -142,11 +143,15 @@ static void closed(void *ctx, const uint64_t *peer_words, const char *peer) {
 }
 
 static enum mc_status start_rpc(struct mc_master_service *s) {
+    if (mc_tls_wanted(&s->config.rpc_tls)) {
+        MC_TRY(mc_tls_create(&s->config.rpc_tls, true, &s->tls));
+    }
     struct mc_rpc_server_config rpc = {.host = s->config.rpc_host,
                                        .port = s->config.rpc_port,
                                        .threads = s->config.rpc_threads,
                                        .idle_timeout_ms = s->config.rpc_idle_timeout_ms,
                                        .no_delay = s->config.rpc_no_delay,
+                                       .tls = s->tls,
                                        .max_buffered_bytes = s->config.rpc_buffer_limit_bytes,
                                        .handler = serve,
                                        .closed = closed,
@@ -204,6 +209,7 @@ fail_parts:
     mc_metadata_http_stop(s->metadata);
     mc_master_destroy(s->core);
     mc_metrics_destroy(s->metrics);
+    mc_tls_destroy(s->tls);
     free(s);
     return status;
 }
@@ -219,6 +225,7 @@ void mc_master_service_stop(struct mc_master_service *s) {
     mc_metadata_http_stop(s->metadata);
     mc_master_destroy(s->core);
     mc_metrics_destroy(s->metrics);
+    mc_tls_destroy(s->tls);
     free(s);
 }
 

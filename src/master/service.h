@@ -8,6 +8,7 @@
 #ifndef MC_MASTER_SERVICE_H
 #define MC_MASTER_SERVICE_H
 
+#include "io/tls.h"
 #include "master/master.h"
 
 struct mc_master_service_config {
@@ -17,6 +18,7 @@ struct mc_master_service_config {
     unsigned rpc_threads;
     uint32_t rpc_idle_timeout_ms; /* 0 = never */
     bool rpc_no_delay;
+    struct mc_tls_config rpc_tls;    /* see io/tls.h; all NULL or empty = plain TCP */
     uint64_t rpc_buffer_limit_bytes; /* see mc_rpc_server_config.max_buffered_bytes */
     bool admin;
     const char *admin_host;

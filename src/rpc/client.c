@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "io/io.h"
+#include "io/tls.h"
 #include "rpc/frame.h"
 #include "wire/schema.h"
 
@@ -38,6 +39,7 @@ struct mc_rpc_client {
     char name[MC_HOST_MAX + 8]; /* for logs */
     unsigned max_connections;
     uint32_t connect_timeout_ms;
+    struct mc_tls *tls; /* NULL = plain */
     pthread_mutex_t lock;
     pthread_cond_t freed; /* a connection came back, or may be opened */
     struct connection *idle;
@@ -70,6 +72,10 @@ enum mc_status mc_rpc_client_create(const char *host_port, unsigned max_connecti
     pthread_condattr_destroy(&monotonic);
     *out = client;
     return MC_OK;
+}
+
+void mc_rpc_client_use_tls(struct mc_rpc_client *client, struct mc_tls *tls) {
+    client->tls = tls;
 }
 
 static void connection_close(struct connection *c) {
@@ -163,6 +169,23 @@ static enum mc_status take_slot(struct mc_rpc_client *client, uint64_t deadline_
     return status;
 }
 
+static enum mc_status open_stream(const struct mc_rpc_client *client, struct mc_stream *stream,
+                                  int fd, uint64_t deadline_ns) {
+    if (client->tls == NULL) {
+        mc_stream_plain(stream, fd);
+        mc_sleep_in_reads(fd);
+        return MC_OK;
+    }
+    mc_stream_tls(stream, fd, client->tls, client->peer.host);
+    enum mc_status status = mc_stream_tls_handshake(stream, deadline_ns);
+    if (status != MC_OK) {
+        mc_error("no TLS connection to the RPC server: peer=%s status=%s%s", client->name,
+                 mc_status_name(status), status == MC_ERR_CLOSED ? " (it may not speak TLS)" : "");
+        stream->ops->close(stream);
+    }
+    return status;
+}
+
 /* Uses the slot that take_slot counted; gives it back on failure. */
 static enum mc_status connection_open(struct mc_rpc_client *client, uint64_t deadline_ns,
                                       struct connection **out) {
@@ -173,13 +196,15 @@ static enum mc_status connection_open(struct mc_rpc_client *client, uint64_t dea
     if (status == MC_OK) {
         status = mc_connect(&addr, mc_min_u64(limit, deadline_ns), &fd);
     }
+    struct connection *c = mc_zalloc(sizeof(*c));
+    if (status == MC_OK) {
+        status = open_stream(client, &c->stream, fd, mc_min_u64(limit, deadline_ns));
+    }
     if (status != MC_OK) {
+        free(c);
         forget(client, NULL);
         return status == MC_ERR_TIMEOUT && deadline_ns <= limit ? MC_RPC_TIMEOUT : MC_RPC_FAIL;
     }
-    struct connection *c = mc_zalloc(sizeof(*c));
-    mc_stream_plain(&c->stream, fd);
-    mc_sleep_in_reads(fd);
     *out = c;
     return MC_OK;
 }
@@ -279,7 +304,7 @@ static enum mc_status recv_reply(struct connection *c, const struct call *call,
         struct iovec iov[2] = {{(char *)header + got, sizeof(*header) - got},
                                {reply->data + reply->len, REPLY_ROOM}};
         size_t n;
-        MC_TRY(mc_recv_some(c->stream.fd, iov, 2, call->deadline_ns, &n));
+        MC_TRY(mc_stream_recv_some(&c->stream, iov, 2, call->deadline_ns, &n));
         got += n;
     }
     *payload = (size_t)header->length + header->attach_length;
@@ -289,8 +314,8 @@ static enum mc_status recv_reply(struct connection *c, const struct call *call,
     }
     if (got < *payload) {
         mc_buf_reserve(reply, *payload);
-        MC_TRY(mc_recv_all(c->stream.fd, reply->data + reply->len + got, *payload - got,
-                           call->deadline_ns));
+        MC_TRY(mc_stream_recv_all(&c->stream, reply->data + reply->len + got, *payload - got,
+                                  call->deadline_ns));
     }
     return MC_OK;
 }

@@ -65,6 +65,8 @@ struct mc_rpc_reply {      /* the handler appends; both start empty */
 typedef void (*mc_rpc_handler)(void *ctx, const struct mc_rpc_request *request,
                                struct mc_rpc_reply *reply);
 
+struct mc_tls; /* io/tls.h */
+
 struct mc_rpc_server_config {
     const char *host;         /* "" = all */
     uint16_t port;            /* 0 = any */
@@ -80,6 +82,7 @@ struct mc_rpc_server_config {
     uint32_t idle_timeout_ms;
     bool no_delay; /* set it: without, the kernel may hold an answer back until the one before is
                       acknowledged */
+    struct mc_tls *tls; /* of a server, not owned; NULL = plain TCP */
     mc_rpc_handler handler;
     /* True for requests that may take long: they run one after the other on a thread of their own,
      * and only their connection waits. May be NULL. */
@@ -102,6 +105,8 @@ struct mc_rpc_client; /* to one peer; thread safe */
 MC_MUST_USE enum mc_status mc_rpc_client_create(const char *host_port, unsigned max_connections,
                                                 uint32_t connect_timeout_ms,
                                                 struct mc_rpc_client **out);
+/* Before the first call: connections speak TLS; `tls`, of a client, is not owned. */
+void mc_rpc_client_use_tls(struct mc_rpc_client *client, struct mc_tls *tls);
 void mc_rpc_client_destroy(struct mc_rpc_client *client); /* no call may be running */
 
 /* Appends the answer's body (and attachment, when wanted) on success. MC_RPC_TIMEOUT after the

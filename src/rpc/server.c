@@ -29,6 +29,7 @@
 
 #include "base/log.h"
 #include "io/io.h"
+#include "io/tls.h"
 #include "rpc/frame.h"
 #include "wire/schema.h"
 
@@ -530,7 +531,8 @@ static enum mc_status end_of_input(struct connection *c) {
 }
 
 static enum mc_status connection_ready(struct connection *c, uint32_t events) {
-    bool readable = events & (EPOLLIN | EPOLLHUP | EPOLLERR);
+    bool readable = (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 || c->stream.pending ||
+                    c->stream.wants == EPOLLOUT;
     if (waiting_bytes(c) > 0 && (events & EPOLLOUT)) {
         MC_TRY(flush(c));
     }
@@ -573,6 +575,9 @@ static void end_turn(struct connection *c, enum mc_status status) {
         return;
     }
     uint32_t want = (read_on ? EPOLLIN : 0) | (waiting_bytes(c) > 0 ? EPOLLOUT : 0);
+    if (read_on && (c->stream.pending || c->stream.wants == EPOLLOUT)) {
+        want |= EPOLLOUT; /* comes at once: the way back here for input that no event announces */
+    }
     mc_reactor_modify(w->reactor, &c->watch, want);
 }
 
@@ -659,7 +664,11 @@ static void accepted(struct mc_acceptor *acceptor, int fd, const struct mc_addr 
     c->worker = w;
     c->watch = (struct mc_reactor_fd){.fd = fd, .events = EPOLLIN, .on_ready = on_ready};
     c->adopt.run = connection_adopt;
-    mc_stream_plain(&c->stream, fd);
+    if (s->config.tls != NULL) {
+        mc_stream_tls(&c->stream, fd, s->config.tls, c->peer);
+    } else {
+        mc_stream_plain(&c->stream, fd);
+    }
     atomic_fetch_add_explicit(&w->connections, 1, memory_order_relaxed);
     mc_metric_add(&s->metrics.connections, 1);
     if (mc_reactor_on_thread(w->reactor)) {

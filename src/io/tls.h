@@ -1,0 +1,45 @@
+/*
+ * tls: TLS 1.2 and 1.3 behind the stream interface of io.h.
+ *
+ * A context holds a certificate, its key and whom to trust; a stream of it does its handshake in
+ * the first reads and writes, so a reactor needs to know nothing of it. OpenSSL 3 is loaded when
+ * the first context is made: a process that uses none does not carry it.
+ *
+ * A server shows its certificate; with a CA it also demands one of each client, signed by that. A
+ * client checks the server's certificate against the CA (the system's when none is given) and the
+ * name or address that it connected to, always, and shows its own when it has one.
+ *
+ * Sessions are not resumed, and nobody renegotiates.
+ */
+#ifndef MC_IO_TLS_H
+#define MC_IO_TLS_H
+
+#include "io/io.h"
+
+/* Paths of PEM files; NULL or "" = none. */
+struct mc_tls_config {
+    const char *cert; /* the chain, the own certificate first */
+    const char *key;
+    const char *ca;
+};
+static inline bool mc_tls_wanted(const struct mc_tls_config *c) {
+    return (c->cert != NULL && c->cert[0] != '\0') || (c->key != NULL && c->key[0] != '\0') ||
+           (c->ca != NULL && c->ca[0] != '\0');
+}
+
+struct mc_tls; /* thread safe */
+/* MC_NOT_SUPPORTED: OpenSSL 3 is not on this machine. MC_INVALID_PARAMS: a file is missing, or is
+ * not what it should be, or the key is not the certificate's; the log names it. A server needs cert
+ * and key. */
+MC_MUST_USE enum mc_status mc_tls_create(const struct mc_tls_config *config, bool server,
+                                         struct mc_tls **out);
+void mc_tls_destroy(struct mc_tls *tls); /* streams of it may go on; NULL is allowed */
+
+/* Over a connected socket, which the stream owns. `peer` is for logs and, on a client, the host
+ * that the certificate must be for. */
+void mc_stream_tls(struct mc_stream *s, int fd, struct mc_tls *tls, const char *peer);
+/* A client's handshake, waiting. What is wrong with a certificate is logged.
+ * MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_PROTOCOL. */
+MC_MUST_USE enum mc_status mc_stream_tls_handshake(struct mc_stream *s, uint64_t deadline_ns);
+
+#endif
