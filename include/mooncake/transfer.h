@@ -72,6 +72,9 @@ struct mc_engine_options {
     bool lazy_memory;            /* pages of mc_memory_alloc come by use, not in advance
                                     (MC_LAZY_MEMORY) */
     uint32_t connect_timeout_ms; /* 0 = 5000 (MC_HANDSHAKE_CONNECT_TIMEOUT, in seconds) */
+    /* How transports and rails are chosen: JSON, or the path of a file with it (docs/te.md); NULL =
+     * the default, which suits (MC_TENT_CONF). */
+    const char *policy;
 };
 /* Defaults, then the MC_* environment. */
 void mc_engine_options_init(struct mc_engine_options *options);

@@ -104,6 +104,7 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->retry_budget = 0;
     task->priority = MC_PRIORITY_HIGH;
     task->cautious = false;
+    task->rule = NULL;
     memset(task->distance, 0, sizeof(task->distance));
     task->reach = UINT16_MAX;
     task->transport = NULL;
@@ -167,7 +168,7 @@ static void plan_slices(struct mc_transfer_task *task, struct mc_transport *t,
     const struct mc_dispatch *d = t != NULL ? &t->engine->dispatch[t->index] : NULL;
     if (d != NULL && d->sprayed) {
         struct mc_spray_item item = {.tried = 0};
-        mc_dispatch_set_distances(d, whole, &item);
+        mc_dispatch_set_distances(d, whole, task->rule, &item);
         memcpy(task->distance, item.distance, sizeof(task->distance));
         task->reach = item.reach;
         wanted = mc_spray_slice_bytes(whole->length, mc_spray_usable(&d->spray, &item), wanted);
@@ -191,15 +192,18 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
                                       .remote = r->remote_addr,
                                       .length = r->length,
                                       .segment = &task->slot->base};
-    struct mc_transport *t = mc_route_hinted(route, &whole, r->transport_hint);
     task->priority = r->intent == MC_INTENT_BACKGROUND ? MC_PRIORITY_LOW : r->priority;
+    task->rule = mc_route_rule(route, &whole, task->priority, r->intent);
+    struct mc_transport *t = mc_route_hinted(route, &whole, task->rule, r->transport_hint);
     task->cautious = r->intent == MC_INTENT_LATENCY;
     if (route->fresh && mc_route_covers(route, r->remote_addr, r->length)) {
         task->transport = t;
     }
     plan_slices(task, t, &whole);
     task->slice_count = (uint32_t)((r->length - 1) / task->slice_bytes + 1);
-    task->retry_budget = RETRIES_MIN + RETRIES_PER_SLICE * task->slice_count;
+    task->retry_budget = engine->policy.max_failovers != 0
+                             ? engine->policy.max_failovers * task->slice_count
+                             : RETRIES_MIN + RETRIES_PER_SLICE * task->slice_count;
     atomic_store_explicit(&task->pending, task->slice_count, memory_order_relaxed);
     return MC_OK;
 }

@@ -27,7 +27,6 @@ static uint64_t now_ns(const struct mc_dispatch *d) {
 /* ---- life ---- */
 
 void mc_dispatch_init(struct mc_dispatch *d, struct mc_transport *t) {
-    static const uint32_t strict[MC_PRIORITIES];
     struct mc_rail_info info[MC_RAILS_MAX];
     unsigned count = t->ops->rails == NULL ? 0 : t->ops->rails(t, info, MC_RAILS_MAX);
     MC_ASSERT(count <= MC_RAILS_MAX);
@@ -45,7 +44,7 @@ void mc_dispatch_init(struct mc_dispatch *d, struct mc_transport *t) {
     for (unsigned i = 0; i < count; i++) {
         mc_rail_init(&d->rails[i], &info[i]);
     }
-    mc_spray_init(&d->spray, d->rails, count, strict);
+    mc_spray_init(&d->spray, d->rails, count, t->engine->policy.weights);
     pthread_mutex_init(&d->lock, NULL);
     atomic_store_explicit(&d->pump, PUMP_IDLE, memory_order_relaxed);
     atomic_store_explicit(&d->tick, 0, memory_order_release);
@@ -69,13 +68,46 @@ void mc_rail_set_up(struct mc_transport *t, unsigned rail, bool up) {
 }
 
 void mc_dispatch_set_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
-                               struct mc_spray_item *item) {
+                               const struct mc_policy_rule *rule, struct mc_spray_item *item) {
     struct mc_transport *t = d->transport;
     uint8_t distance[MC_RAILS_MAX] = {0};
+    bool names_some = false; /* a rule for cards does not shut out what has none of them */
+    for (unsigned i = 0; i < d->rail_count && rule != NULL && rule->device_count > 0; i++) {
+        names_some |= mc_policy_allows_device(rule, d->rails[i].info.name);
+    }
     for (unsigned i = 0; i < d->rail_count && t->ops->rail_distance != NULL; i++) {
         distance[i] = mc_rail_distance_code(t->ops->rail_distance(t, i, op));
     }
+    for (unsigned i = 0; i < d->rail_count && names_some; i++) {
+        distance[i] =
+            mc_policy_allows_device(rule, d->rails[i].info.name) ? distance[i] : MC_RAIL_CANNOT;
+    }
     mc_spray_set_distances(item, distance);
+}
+
+/* ---- urgent bytes of this host ---- */
+
+/* What this engine has on the way, told to other processes; they are asked likewise. */
+static void tell_host(const struct mc_dispatch *d, uint8_t priority, uint64_t now_ns) {
+    const struct mc_engine *engine = d->transport->engine;
+    uint64_t bytes = 0;
+    if (engine->qos_host == NULL || priority != MC_PRIORITY_HIGH) {
+        return;
+    }
+    for (unsigned t = 0; t < engine->transport_count; t++) {
+        const struct mc_dispatch *each = &engine->dispatch[t];
+        for (unsigned i = 0; i < each->rail_count; i++) {
+            bytes += atomic_load_explicit(&each->rails[i].inflight[0], memory_order_relaxed);
+        }
+    }
+    if (mc_qos_host_due(engine->qos_host, bytes, now_ns)) {
+        mc_qos_host_publish(engine->qos_host, bytes, now_ns);
+    }
+}
+
+static bool must_yield(const struct mc_dispatch *d, uint64_t now_ns) {
+    struct mc_qos_host *host = d->transport->engine->qos_host;
+    return host != NULL && mc_qos_host_others(host, now_ns) > 0;
 }
 
 /* ---- health of the way to a peer ---- */
@@ -140,10 +172,26 @@ void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_st
         make_links(d, &slice->base);
         slice->spray.links = links_of(d, &slice->base);
     }
+    if (timed && !atomic_load_explicit(&d->used, memory_order_relaxed)) {
+        atomic_store_explicit(&d->used, true, memory_order_relaxed);
+    }
     if (slice->spray.held || slice->spray.posted_ns != 0 || how == MC_SPRAY_FAILED) {
         uint64_t now = timed || how == MC_SPRAY_FAILED ? now_ns(d) : 0;
         mc_spray_end(&d->spray, &slice->spray, how, slice->base.segment, now);
+        if (d->transport->engine->qos_host != NULL &&
+            mc_rail_inflight(&d->rails[slice->base.rail]) == 0) {
+            tell_host(d, slice->base.priority, now_ns(d));
+        }
     }
+}
+
+double mc_dispatch_predict(const struct mc_dispatch *d, const struct mc_segment_slot *slot,
+                           uint64_t length, uint64_t now_ns) {
+    struct mc_spray_item item = {.reach = UINT16_MAX};
+    item.links = (_Atomic(struct mc_health *) *)&slot->links[d->transport->index];
+    return mc_spray_is_measured(&d->spray, now_ns)
+               ? mc_spray_predict(&d->spray, &item, length, now_ns)
+               : -1;
 }
 
 /* ---- posting ---- */
@@ -181,6 +229,9 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
         if (d->asynchronous) {
             atomic_fetch_add_explicit(&rail->inflight[0], slices[i]->length, memory_order_relaxed);
         }
+    }
+    if (d->asynchronous && d->transport->engine->qos_host != NULL) {
+        tell_host(d, slices[0]->priority, now_ns(d));
     }
     if (timed) { /* the last one ends when all have */
         struct mc_spray_item *last = &mc_slice_of(slices[count - 1])->spray;
@@ -249,10 +300,12 @@ static size_t post_sprayed(struct mc_dispatch *d, struct mc_slice_op **slices, s
     struct mc_slice_op *placed[MC_POST_MAX], *waiting[MC_POST_MAX];
     size_t placed_count = 0, waiting_count = 0, back = 0;
     uint64_t now = now_ns(d);
+    uint8_t priority = slices[0]->priority;
+    bool yields = priority > 0 && must_yield(d, now);
     for (size_t i = 0; i < count; i++) {
         struct mc_spray_item *item = &mc_slice_of(slices[i])->spray;
         item->links = links_of(d, slices[i]);
-        int rail = mc_spray_choose(&d->spray, item, false, now);
+        int rail = mc_spray_choose(&d->spray, item, yields, now);
         if (rail >= 0) {
             slices[i]->rail = (uint16_t)rail;
             placed[placed_count++] = slices[i];
@@ -266,6 +319,7 @@ static size_t post_sprayed(struct mc_dispatch *d, struct mc_slice_op **slices, s
     if (waiting_count > 0) {
         enqueue(d, waiting, waiting_count, now);
     }
+    tell_host(d, priority, now);
     post_placed(d, placed, placed_count, slices, &back);
     if (waiting_count > 0) {
         mc_dispatch_pump(d);
@@ -285,10 +339,11 @@ size_t mc_dispatch_post(struct mc_dispatch *d, struct mc_slice_op **slices, size
 static size_t take(struct mc_dispatch *d, struct mc_slice_op **taken, size_t *lost) {
     size_t count = 0;
     uint64_t now = now_ns(d);
+    bool yields = must_yield(d, now);
     *lost = 0;
     pthread_mutex_lock(&d->lock);
     while (count + *lost < MC_POST_MAX) {
-        struct mc_spray_item *item = mc_spray_next(&d->spray, false, now);
+        struct mc_spray_item *item = mc_spray_next(&d->spray, yields, now);
         if (item == NULL) {
             break;
         }

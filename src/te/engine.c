@@ -37,6 +37,12 @@ static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_en
     o->local_name =
         in->local_name != NULL && in->local_name[0] != '\0' ? mc_strdup(in->local_name) : NULL;
     o->host = in->host != NULL && in->host[0] != '\0' ? mc_strdup(in->host) : NULL;
+    o->policy = in->policy != NULL ? mc_strdup(in->policy) : NULL;
+    MC_TRY(mc_policy_load(o->policy, &engine->policy));
+    if (engine->policy.qos_page[0] != '\0' &&
+        mc_qos_host_open(engine->policy.qos_page, &engine->qos_host) != MC_OK) {
+        engine->qos_host = NULL; /* said in the log; it is advice only */
+    }
     if (o->port_min > o->port_max || o->port_min == 0) {
         mc_error("port range is empty min=%u max=%u", (unsigned)o->port_min, (unsigned)o->port_max);
         return MC_INVALID_PARAMS;
@@ -59,6 +65,7 @@ static void free_options(struct mc_engine_options *o) {
     free((char *)(uintptr_t)o->metadata);
     free((char *)(uintptr_t)o->local_name);
     free((char *)(uintptr_t)o->host);
+    free((char *)(uintptr_t)o->policy);
 }
 
 /* Same host = same boot id: a name or an address does not say it. */
@@ -174,6 +181,9 @@ static enum mc_status start_transports(struct mc_engine *engine,
     for (size_t i = 0; i < count; i++) {
         struct mc_transport *t = NULL;
         unsigned index = engine->transport_count;
+        if (mc_policy_disables(&engine->policy, table[i]->name)) {
+            continue;
+        }
         enum mc_status status = table[i]->start(engine, index, &t);
         if (status == MC_NOT_SUPPORTED) {
             continue;
@@ -240,6 +250,7 @@ static void destroy_parts(struct mc_engine *engine) {
     pthread_mutex_destroy(&engine->batches_lock);
     pthread_cond_destroy(&engine->batches_changed);
     free_options(&engine->options);
+    mc_qos_host_close(engine->qos_host);
     free(engine);
 }
 
@@ -272,8 +283,7 @@ enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
     init_parts(engine);
     enum mc_status status = adopt_options(engine, options);
     if (status != MC_OK || (status = mc_topology_init(engine)) != MC_OK ||
-        (status = open_meta(engine)) != MC_OK ||
-        (status = choose_host(engine)) != MC_OK ||
+        (status = open_meta(engine)) != MC_OK || (status = choose_host(engine)) != MC_OK ||
         (status = listen_handshake(engine, &listen_fd)) != MC_OK) {
         goto fail;
     }

@@ -13,6 +13,8 @@
 
 #include "io/io.h"
 #include "meta/meta.h"
+#include "te/policy.h"
+#include "te/qos_host.h"
 #include "te/spray.h"
 #include "te/te.h"
 #include "te/worker.h"
@@ -90,7 +92,8 @@ struct mc_transfer_task {
     _Atomic uint32_t retries;
     uint8_t priority;
     bool cautious;
-    uint16_t reach; /* these two are of the rails of `transport` */
+    const struct mc_policy_rule *rule; /* that holds for it; NULL = none */
+    uint16_t reach;                    /* these two are of the rails of `transport` */
     uint8_t distance[MC_RAILS_MAX];
     struct mc_transport *transport; /* first choice */
 };
@@ -162,11 +165,16 @@ void mc_route_open(struct mc_route *route, struct mc_segment_slot *slot);
 void mc_route_close(struct mc_route *route);
 /* Whether the peer is known to have registered the range. */
 bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t length);
-/* The cheapest transport not tried that serves the slice; NULL when none. */
-struct mc_transport *mc_route_choose(const struct mc_route *route, const struct mc_slice_op *slice);
+/* The best transport not tried that serves the slice; NULL when none. `rule` may be NULL. */
+struct mc_transport *mc_route_choose(const struct mc_route *route, const struct mc_slice_op *slice,
+                                     const struct mc_policy_rule *rule);
 /* The transport of that name where it can serve the slice; else as mc_route_choose. */
 struct mc_transport *mc_route_hinted(const struct mc_route *route, const struct mc_slice_op *slice,
-                                     const char *hint);
+                                     const struct mc_policy_rule *rule, const char *hint);
+/* The rule of the policy that holds for a request; NULL when none. */
+const struct mc_policy_rule *mc_route_rule(const struct mc_route *route,
+                                           const struct mc_slice_op *whole, uint8_t priority,
+                                           uint8_t intent);
 
 #define MC_SLICE_REFRESHED 0x80000000u /* in tried_transports: a second round has begun */
 /* A slice that waited for the descriptor goes on; `status` is how the fetch ended. */
@@ -195,6 +203,7 @@ struct mc_dispatch {
     struct mc_rail *rails;
     struct mc_spray spray;
     pthread_mutex_t lock;       /* the spray's queue */
+    _Atomic bool used;          /* a slice was measured */
     _Atomic uint32_t pump;      /* enum in dispatch.c */
     _Atomic uint32_t tick;      /* which posts are measured, where not all are */
     struct mc_metric retries;   /* posts again on the same transport */
@@ -214,13 +223,21 @@ void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_st
 void mc_dispatch_pump(struct mc_dispatch *d);
 /* Takes the task's slices out of the queue and ends them. */
 void mc_dispatch_cancel(struct mc_dispatch *d, struct mc_transfer_task *task);
+/* Whether anything was ever measured. */
+static inline bool mc_dispatch_was_used(const struct mc_dispatch *d) {
+    return atomic_load_explicit(&d->used, memory_order_relaxed);
+}
 /* Whether any rail is up. */
 bool mc_dispatch_is_up(const struct mc_dispatch *d);
 /* Whether the way to this peer is paused after failures; takes the probe when that time is over. */
 bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot);
 /* Asks the transport how far its rails are from this memory. */
 void mc_dispatch_set_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
-                               struct mc_spray_item *item);
+                               const struct mc_policy_rule *rule, struct mc_spray_item *item);
+/* Predicted nanoseconds of `length` bytes to this peer; < 0 when nothing was measured lately, or no
+ * rail can be used. */
+double mc_dispatch_predict(const struct mc_dispatch *d, const struct mc_segment_slot *slot,
+                           uint64_t length, uint64_t now_ns);
 
 struct mc_engine {
     struct mc_engine_options options; /* strings are owned */
@@ -241,6 +258,8 @@ struct mc_engine {
     struct mc_transport *transports[MC_TRANSPORT_MAX];
     struct mc_dispatch dispatch[MC_TRANSPORT_MAX]; /* by transport index */
     const struct mc_clock *clock;                  /* of scheduling: deadlines, rails */
+    struct mc_policy policy;
+    struct mc_qos_host *qos_host; /* NULL = none */
     unsigned transport_count;
     struct mc_transport *local; /* serves MC_LOCAL_SEGMENT alone; NULL when disabled */
     struct mc_metric tasks_failed;

@@ -25,6 +25,7 @@ MC_PUBLIC void mc_engine_options_init(struct mc_engine_options *options) {
         .connect_timeout_ms =
             (uint32_t)mc_env_u64("MC_HANDSHAKE_CONNECT_TIMEOUT", 1, 3599, 5) * 1000u,
         .disable_shm = is_set("MC_FORCE_TCP"),
+        .policy = getenv("MC_TENT_CONF"),
         .lazy_memory = mc_env_bool("MC_LAZY_MEMORY", false),
     };
 }

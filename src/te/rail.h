@@ -77,7 +77,7 @@ struct mc_rail {
     _Atomic uint64_t inflight[MC_PRIORITIES] __attribute__((aligned(MC_CACHE_LINE)));
     _Atomic double ns_per_byte; /* 0 = unknown */
     _Atomic double latency_ns;
-    _Atomic uint64_t window; /* bytes that may be outstanding; 0 = unknown */
+    _Atomic uint64_t window;      /* bytes that may be outstanding; 0 = unknown */
     _Atomic uint64_t timed_ns;    /* when a slice was last posted that is to be a sample, */
     _Atomic uint64_t timed_ahead; /* and how many bytes it had ahead */
 

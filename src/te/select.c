@@ -164,9 +164,10 @@ static struct mc_transport *next_transport(const struct mc_route *route,
     if (last != NULL && (slice->tried_transports & (1u << last->index)) == 0) {
         return last;
     }
-    struct mc_transport *t = mc_route_choose(route, slice);
+    const struct mc_policy_rule *rule = task_of(slice)->rule;
+    struct mc_transport *t = mc_route_choose(route, slice, rule);
     if (t == NULL && try_last_resort(slice)) {
-        t = mc_route_choose(route, slice);
+        t = mc_route_choose(route, slice, rule);
     }
     if (t == NULL) {
         return NULL;
@@ -174,7 +175,8 @@ static struct mc_transport *next_transport(const struct mc_route *route,
     if (last != NULL) {
         mc_metric_add(&dispatch_of(slice)->failovers, 1);
     }
-    mc_dispatch_set_distances(&t->engine->dispatch[t->index], slice, &mc_slice_of(slice)->spray);
+    mc_dispatch_set_distances(&t->engine->dispatch[t->index], slice, rule,
+                              &mc_slice_of(slice)->spray);
     return t;
 }
 
