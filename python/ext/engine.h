@@ -24,7 +24,7 @@ void mpy_engine_ref(struct mpy_engine *engine);
 void mpy_engine_unref(struct mpy_engine *engine);
 PyObject *mpy_engine_capsule(struct mpy_engine *engine);
 /* The engine of a capsule or of an object with MPY_ENGINE_METHOD, as a new reference; NULL with a
- * TypeError. */
+ * RuntimeError. */
 struct mpy_engine *mpy_engine_from(PyObject *object);
 
 #endif

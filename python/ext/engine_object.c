@@ -123,7 +123,8 @@ static void unlink_engine(struct mpy_transfer *self) {
 static bool split_host(const char *name, char *host, size_t size, uint16_t *port) {
     const char *colon = strrchr(name, ':');
     const char *bracket = strrchr(name, ']');
-    bool has_port = colon != NULL && (bracket != NULL ? colon > bracket : strchr(name, ':') == colon);
+    bool has_port =
+        colon != NULL && (bracket != NULL ? colon > bracket : strchr(name, ':') == colon);
     size_t length = has_port ? (size_t)(colon - name) : strlen(name);
     const char *begin = name;
     *port = 0;
@@ -411,7 +412,8 @@ static void inner_dealloc(PyObject *object) {
 }
 
 static PyObject *inner_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyErr_SetString(PyExc_TypeError, "mooncake.engine.InnerTransferEngine: No constructor defined!");
+    PyErr_SetString(PyExc_TypeError,
+                    "mooncake.engine.InnerTransferEngine: No constructor defined!");
     return NULL;
 }
 
@@ -548,8 +550,8 @@ bool mpy_transfer_add_types(PyObject *module, struct mpy_engine_state *state) {
         return false;
     }
     PyObject *capsule = PyCapsule_New(state, STATE_CAPSULE, NULL);
-    int rc = capsule != NULL ? PyObject_SetAttrString((PyObject *)type, STATE_ATTRIBUTE, capsule)
-                             : -1;
+    int rc =
+        capsule != NULL ? PyObject_SetAttrString((PyObject *)type, STATE_ATTRIBUTE, capsule) : -1;
     Py_XDECREF(capsule);
     Py_DECREF(type); /* the module's */
     return rc == 0;

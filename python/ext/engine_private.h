@@ -42,7 +42,8 @@ struct mpy_transfer {
     struct mpy_engine_state *state;
     struct mpy_engine *engine; /* NULL before initialize() */
     struct mpy_transfer *next, *previous;
-    pthread_mutex_t lock; /* guards the lists below; never held across a wait or with the GIL taken */
+    pthread_mutex_t
+        lock; /* guards the lists below; never held across a wait or with the GIL taken */
     struct mpy_peer *peers;
     struct mpy_batch *batches;
     struct mpy_managed *managed;

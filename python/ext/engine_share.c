@@ -51,7 +51,7 @@ struct mpy_engine *mpy_engine_from(PyObject *object) {
         mpy_engine_ref(engine);
     } else {
         PyErr_Clear();
-        PyErr_Format(PyExc_TypeError,
+        PyErr_Format(PyExc_RuntimeError, /* as upstream: a TypeError means "no such argument" */
                      "engine must be what TransferEngine.get_engine() of an initialized engine "
                      "returns, or None, not %R",
                      (PyObject *)Py_TYPE(object));

@@ -123,6 +123,15 @@ PyObject *mpy_list_i64(const int64_t *values, size_t count);
 /* calloc that sets MemoryError. */
 void *mpy_calloc(size_t count, size_t size);
 
+/* MC_TRY of the library's own code. */
+#define MPY_TRY(call)                                                                              \
+    do {                                                                                           \
+        enum mc_status status_ = (call);                                                           \
+        if (status_ != MC_OK) {                                                                    \
+            return status_;                                                                        \
+        }                                                                                          \
+    } while (0)
+
 /* ---- native objects ---- */
 
 /* Counts the calls inside a native object, so that its end waits for them. */
