@@ -5,12 +5,13 @@ TRACE   ?= data/traces/conversation_trace.jsonl.gz
 REPORT  ?= build/replay.html
 RUN     ?= --nodes 3 --concurrency 8
 
-.PHONY: help run check build setup docs format clean
+.PHONY: help run check build wheel setup docs format clean
 
 help:
 	@echo "make run      build, then replay the FAST'25 conversation trace on a cluster of this machine"
 	@echo "make check    build and run all tests (release, address and undefined behaviour, threads)"
 	@echo "make build    build the release in build/release"
+	@echo "make wheel    build the Python wheel in build/dist"
 	@echo "make docs     make docs/options.md from the option tables"
 	@echo "make format   clang-format every source file"
 	@echo "make clean    remove build/"
@@ -20,6 +21,9 @@ setup:
 
 build: setup
 	@tools/build $(PRESETS)
+
+wheel: setup
+	python3 python/build_backend.py build/dist
 
 run: build
 	@echo

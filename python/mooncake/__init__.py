@@ -6,9 +6,15 @@
 
 Nothing is loaded before it is used: importing this package costs next to nothing.
 """
-from pkgutil import extend_path as _extend_path
+import os as _os
+import sys as _sys
 
-__path__ = _extend_path(__path__, __name__)  # mooncake.reshard and the like may live elsewhere
+# mooncake.reshard and the like may live elsewhere on the path. pkgutil.extend_path() does this in 20 ms.
+for _entry in _sys.path:
+    _place = _os.path.join(_entry, "mooncake")
+    if _entry and _place not in __path__ and _os.path.isdir(_place):
+        __path__.append(_place)
+
 __all__ = ["BufferPool", "RegisteredBufferPool", "MooncakeStore", "MooncakeError"]
 
 _PLACES = {

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""The wheel as a user gets it: built, installed in a bare environment of every Python here from 3.10 on, used. What its files ask
+of the system is counted."""
+import glob
+import os
+import re
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(HERE, "..", "interop"))
+import peers as interop  # noqa: E402
+
+NEWEST_GLIBC = 36  # Debian 12
+IMPORT_MS = 50
+# Of the C library; a file may need nothing else that is not in the wheel.
+SYSTEM = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+
+
+def run(*argv, **keywords):
+    done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **keywords)
+    if done.returncode:
+        raise AssertionError(f"{' '.join(map(str, argv))}: {done.returncode}\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+def pythons():
+    found = {}
+    for python in interop.candidate_pythons():
+        try:
+            version = run(python, "-c", "import sys; print(*sys.version_info[:2])").split()
+        except (OSError, AssertionError):
+            continue
+        if [int(n) for n in version] >= [3, 10]:
+            found.setdefault(tuple(version), python)
+    return found
+
+
+def check_files(package):
+    """Everything that the files need is in the wheel or in the C library; no path of the build machine is left."""
+    files = [path for path in glob.glob(os.path.join(package, "**"), recursive=True) if os.path.isfile(path)]
+    elves = [path for path in files if open(path, "rb").read(4) == b"\x7fELF"]
+    names = {os.path.basename(path) for path in elves}
+    assert {"store.abi3.so", "engine.abi3.so", "libmooncake.so", "mooncake_master"} <= names, names
+    newest = 0
+    for path in elves:
+        dynamic = run("readelf", "-d", path)
+        needed = set(re.findall(r"\(NEEDED\).*\[(\S+)\]", dynamic))
+        assert needed <= names | SYSTEM, f"{path} needs {needed - names - SYSTEM}"
+        for paths in re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", dynamic):
+            if "/libs/" not in path:
+                assert all(p.startswith("$ORIGIN") for p in paths.split(":")), f"{path}: {paths}"
+        newest = max([newest, *(int(n) for n in re.findall(r"GLIBC_2\.(\d+)", run("objdump", "-T", path)))])
+    assert newest <= NEWEST_GLIBC, f"glibc 2.{newest}"
+    print(f"files: {len(elves)} binaries, glibc 2.{newest}")
+
+
+def check_symbols(package):
+    """No function of Python is used that 3.10 has not; no symbol but ours is exported."""
+    for name in ("store", "engine"):
+        path = os.path.join(package, f"{name}.abi3.so")
+        exported = re.findall(r" [TDBR] (\S+)", run("nm", "-D", "--defined-only", path))
+        assert exported == [f"PyInit_{name}"], exported
+    exported = re.findall(r" [TDBR] (\S+)", run("nm", "-D", "--defined-only", os.path.join(package, "libmooncake.so")))
+    assert exported and all(re.match(r"(mc|mooncake)_", s) for s in exported), exported
+
+
+def check_installed(peers, python, directory):
+    run(python, "-m", "venv", directory)
+    bin_dir = os.path.join(directory, "bin")
+    own = os.path.join(bin_dir, "python")
+    run(own, "-m", "pip", "install", "-q", "--no-index", "--no-deps", wheel)
+    package = run(own, "-c", "import mooncake; print(mooncake.__path__[0])", cwd="/").strip()
+    check_files(package)
+    check_symbols(package)
+    times = [float(run(own, "-c", "import time; t = time.perf_counter(); import mooncake.store; "
+                       "print((time.perf_counter() - t) * 1e3)", cwd="/")) for _ in range(9)]
+    assert min(times) < IMPORT_MS, times
+    rpc, admin = interop.free_port(), interop.free_port()
+    master, _ = peers.start("master", [os.path.join(bin_dir, "mooncake_master"), f"--rpc_port={rpc}",
+                                       "--rpc_address=127.0.0.1", f"--metrics_port={admin}"])
+    peers.until("master", master, lambda: interop.raw_call(rpc, "ServiceReady")[0] == 0)
+    env = dict(os.environ, MC_CONTRACT_SIDE="ours", MC_CONTRACT_MASTER=f"127.0.0.1:{rpc}", PYTHONDONTWRITEBYTECODE="1")
+    env.pop("PYTHONPATH", None)
+    last = run(own, "-m", "unittest", "discover", "-s", os.path.join(HERE, "contract"), "-p", "*_contract.py", env=env,
+               cwd=peers.directory).strip().splitlines()
+    peers.stop(master)
+    assert "OK" in last[-1], last[-5:]
+    ran = next(line for line in last if line.startswith("Ran "))
+    for script in ("mooncake", "mooncake_client", "transfer_engine_bench"):
+        run(os.path.join(bin_dir, script), "--help")
+    print(f"{own}: import {min(times):.1f} ms, {ran}", flush=True)
+
+
+def main():
+    global wheel
+    if not os.path.exists(os.path.join(sys.argv[1], "python", "mooncake", "store.abi3.so")):
+        print("skipped: this build has no Python package")
+        return 77
+    peers = interop.Peers(sys.argv[1])
+    failed = True
+    try:
+        env = dict(os.environ, MOONCAKE_WHEEL_BUILD=os.path.join(peers.build, "wheel"))
+        wheel = run(sys.executable, os.path.join(ROOT, "python", "build_backend.py"), peers.directory,
+                    env=env).strip().splitlines()[-1]
+        print(f"{os.path.basename(wheel)}: {os.path.getsize(wheel) >> 10} KiB")
+        for version, python in pythons().items():
+            check_installed(peers, python, os.path.join(peers.directory, "venv" + ".".join(version)))
+        failed = False
+    finally:
+        peers.close(failed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
