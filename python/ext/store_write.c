@@ -486,6 +486,14 @@ static PyObject *store_batch_put_from_multi_buffers(PyObject *self, PyObject *co
     return put_many(self, args, count, names, &SIGNATURE, false);
 }
 
+/* For tensors, whose header lies apart. */
+static PyObject *store_batch_upsert_from_multi_buffers(PyObject *self, PyObject *const *args,
+                                                       Py_ssize_t count, PyObject *names) {
+    static const struct mpy_signature SIGNATURE = {"_batch_upsert_from_multi_buffers", NESTED_NAMES,
+                                                   4, 3, false};
+    return put_many(self, args, count, names, &SIGNATURE, true);
+}
+
 PyMethodDef mpy_store_write_methods[] = {
     {"put", MPY_METHOD(store_put), MPY_FAST,
      "put($self, key, value, config=None)\n--\n\nStores the bytes of `value`. 0 also when the key "
@@ -523,4 +531,6 @@ PyMethodDef mpy_store_write_methods[] = {
     {"batch_put_from_multi_buffers", MPY_METHOD(store_batch_put_from_multi_buffers), MPY_FAST,
      "batch_put_from_multi_buffers($self, keys, all_buffer_ptrs, all_sizes, config=None)\n--\n\n"
      "Put object data directly from multiple pre-allocated buffers for multiple keys"},
+    {"_batch_upsert_from_multi_buffers", MPY_METHOD(store_batch_upsert_from_multi_buffers),
+     MPY_FAST, NULL},
     {NULL, NULL, 0, NULL}};

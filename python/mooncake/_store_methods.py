@@ -1,5 +1,5 @@
 """The Python half of mooncake.store: what the extension module takes in when it is imported."""
-from mooncake import _types
+from mooncake import _parallel, _tensors, _types
 
 
 _INVALID_PARAMS = -600
@@ -49,5 +49,7 @@ def _install(module):
     for enum in _types._EXPORTED:
         for name, member in enum.__members__.items():
             setattr(module, name, member)
-    for method in _METHODS:
+    for function in _tensors.FUNCTIONS:
+        setattr(module, function.__name__, function)
+    for method in _METHODS + _tensors.METHODS + _parallel.METHODS:
         setattr(module.MooncakeDistributedStore, method.__name__, method)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """One set of tests, two implementations: tests/python/contract runs with our package and our master, then with upstream's
-wheel and its master. Arguments: the build folder, then unittest's."""
+wheel and its master. Arguments: the build folder, then unittest's. MC_TORCH_PYTHON = an interpreter with torch, for the tensors."""
+import glob
 import os
 import subprocess
 import sys
@@ -19,6 +20,11 @@ def run(peers, side):
     else:
         installed = interop.wheel(peers.build, interop.NEWEST)
         python, env = installed.python, dict(installed.env)
+    if os.environ.get("MC_TORCH_PYTHON"):
+        places = [env.get("PYTHONPATH", ""), *glob.glob(os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python*",
+                                                                    "site-packages"))]
+        env["PYTHONPATH"] = places[0] or places[1]
+        python = os.environ["MC_TORCH_PYTHON"]
     env.update(MC_CONTRACT_SIDE=side, MC_CONTRACT_MASTER=master.address, PYTHONDONTWRITEBYTECODE="1")
     log = os.path.join(peers.directory, f"{side}.log")
     with open(log, "w") as out:
