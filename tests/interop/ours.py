@@ -4,7 +4,7 @@ compat/transfer_engine_c.h (class EngineC), for the calls that they have."""
 import ctypes
 import os
 from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint,
-                    c_uint16, c_uint32, c_uint64, c_void_p)
+                    c_uint16, c_uint32, c_uint64, c_uint8, c_void_p)
 
 lib = ctypes.CDLL(os.environ["MOONCAKE_LIBRARY"])
 MINUTE_MS = 60000
@@ -23,7 +23,7 @@ class ReplicateConfig(Structure):
     _fields_ = [("replica_num", c_uint64), ("with_soft_pin", c_bool), ("soft_pin_ttl_ms", c_uint64),
                 ("with_hard_pin", c_bool), ("preferred_segments", POINTER(c_char_p)),
                 ("preferred_segment_count", c_size_t), ("prefer_same_node", c_bool), ("group_ids", POINTER(c_char_p)),
-                ("group_id_count", c_size_t)]
+                ("group_id_count", c_size_t), ("without_soft_pin", c_bool), ("data_type", c_uint8)]
 
 
 class Slice(Structure):
@@ -32,12 +32,12 @@ class Slice(Structure):
 
 class Item(Structure):
     _fields_ = [("key", c_char_p), ("slices", POINTER(Slice)), ("slice_count", c_size_t), ("length", c_size_t),
-                ("status", c_int)]
+                ("status", c_int), ("allocate", c_void_p), ("allocate_ctx", c_void_p)]
 
 
 class ReplicaInfo(Structure):
     _fields_ = [("id", c_uint64), ("type", c_int), ("status", c_int), ("size", c_uint64), ("address", c_uint64),
-                ("endpoint", c_char * 280)]
+                ("endpoint", c_char * 280), ("file_path", c_char * 1024)]
 
 
 lib.mc_store_hostname.restype = c_char_p
@@ -367,12 +367,13 @@ class StoreC(Store):
 class EngineOptions(Structure):
     _fields_ = [("metadata", c_char_p), ("local_name", c_char_p), ("host", c_char_p), ("rpc_port", c_uint16),
                 ("port_min", c_uint16), ("port_max", c_uint16), ("reactors", c_uint), ("lanes_per_peer", c_uint),
-                ("disable_shm", c_bool), ("disable_local", c_bool), ("connect_timeout_ms", c_uint32)]
+                ("disable_shm", c_bool), ("disable_local", c_bool), ("lazy_memory", c_bool),
+                ("connect_timeout_ms", c_uint32)]
 
 
 class Request(Structure):
     _fields_ = [("op", c_int), ("local", c_void_p), ("segment", c_int32), ("remote_addr", c_uint64),
-                ("length", c_uint64)]
+                ("length", c_uint64), ("priority", c_uint8), ("intent", c_uint8), ("transport_hint", c_char_p)]
 
 
 class BufferInfo(Structure):
