@@ -16,6 +16,8 @@ const struct mc_subcommand mc_subcommands[] = {
     {"stat", "show where objects are and how full the nodes are", mc_cmd_stat, &mc_stat_options},
     {"top", "watch a cluster live", mc_cmd_top, &mc_top_options},
     {"bench", "measure puts and gets", mc_cmd_bench, &mc_bench_options},
+    {"simulate", "show what eviction policies would hit of a trace", mc_cmd_simulate,
+     &mc_simulate_options},
     {"topo", "show this machine's network cards, GPUs and drives, and how near they are",
      mc_cmd_topo, &mc_topo_options},
     {"doctor", "check this machine and say what to change", mc_cmd_doctor, &mc_doctor_options},

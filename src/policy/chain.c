@@ -1,0 +1,373 @@
+/*
+ * chain: gives up the block that is least likely to repay its room, as far as the history of blocks
+ * of its class tells (worth.h).
+ *
+ * The class of a block says how often it was used, which turn of its conversation used it last, and
+ * whether it was the last one of its chain (that one is partial, and the next turn has another in
+ * its place). The turn follows from the order in the batch: the known blocks at the head of a
+ * request are what it continues, and the last of them, when nobody else has continued it, tells the
+ * turn before. A shared system prompt is continued by everybody and tells nothing.
+ *
+ * Blocks of one class and age are a queue; a cycle of 64 classes, 40 ages and two states
+ * (resident, gone) makes 5120 of them. A request is entered from its end to its head, so a chain is
+ * given up from its end, and a chain that has begun to go goes on. A victim is the oldest of the
+ * non-empty queue of the lowest worth: queues are sorted whenever the worth is learned anew, and a
+ * cursor stands before the first that may not be empty. Blocks grow older lazily: the queues of an
+ * age are looked at whenever an eighth of its width has passed.
+ *
+ * Ghosts, three for each resident block at most, keep class and age, so that the uses that a larger
+ * memory would have had are counted too; without them the policy would only learn about what it
+ * already keeps. Blocks that were asked for but are not there are remembered with the turn they
+ * would have, so that the store of a chain's end is understood though it comes without its head.
+ */
+#include "policy/policy.h"
+#include "policy/records.h"
+#include "policy/worth.h"
+
+#include <stdlib.h>
+
+#define CELLS             (MC_WORTH_CLASSES * MC_WORTH_AGES)
+#define ASKED_QUEUE       (2 * CELLS)
+#define QUEUES            (ASKED_QUEUE + 1)
+#define GHOSTS_A_RESIDENT 3u
+#define GHOSTS_MIN        1024u
+#define LEARN_EVERY_MIN   2000u /* keys of requests */
+#define TOGETHER_STEP     50.0
+#define TURN_MAX          4u
+
+enum state { RESIDENT, GHOST, ASKED, STATES };
+
+struct chain {
+    struct mc_policy base;
+    struct mc_records records;
+    size_t count[STATES];
+    uint32_t length[2][CELLS];
+    size_t ghosts_of_age[MC_WORTH_AGES];
+    uint64_t origin_ms; /* of ticks; 0 = no request yet */
+    uint32_t now;
+    uint32_t look_at[MC_WORTH_AGES]; /* when the queues of an age are due */
+    uint64_t keys, learn_at;
+    uint16_t rank[CELLS], place[CELLS]; /* the worth's order; where a cell stands in it */
+    uint32_t cursor;
+    struct mc_worth worth;
+};
+
+static struct chain *of(struct mc_policy *policy) {
+    return mc_container_of(policy, struct chain, base);
+}
+
+/* ---- records in their queues ---- */
+
+static uint32_t cell_of(const struct mc_record *r) {
+    return r->class * MC_WORTH_AGES + r->age;
+}
+
+static void enter(struct chain *p, uint32_t record) {
+    struct mc_record *r = &p->records.list[record];
+    p->count[r->state]++;
+    if (r->state == ASKED) {
+        mc_queue_push(&p->records, ASKED_QUEUE, record);
+        return;
+    }
+    uint32_t cell = cell_of(r);
+    p->length[r->state][cell]++;
+    p->ghosts_of_age[r->age] += r->state == GHOST;
+    mc_queue_push(&p->records, r->state * CELLS + cell, record);
+    if (r->state == RESIDENT && p->place[cell] < p->cursor) {
+        p->cursor = p->place[cell];
+    }
+}
+
+static void leave(struct chain *p, uint32_t record) {
+    struct mc_record *r = &p->records.list[record];
+    p->count[r->state]--;
+    if (r->state != ASKED) {
+        p->length[r->state][cell_of(r)]--;
+        p->ghosts_of_age[r->age] -= r->state == GHOST;
+    }
+    mc_queue_take(&p->records, record);
+}
+
+static void drop(struct chain *p, uint32_t record) {
+    leave(p, record);
+    mc_records_drop(&p->records, record);
+}
+
+static void drop_oldest_ghost(struct chain *p) {
+    unsigned age = MC_WORTH_AGES - 1;
+    while (p->ghosts_of_age[age] == 0) {
+        age--;
+    }
+    unsigned class = 0;
+    while (p->length[GHOST][class * MC_WORTH_AGES + age] == 0) {
+        class ++;
+    }
+    drop(p, mc_queue_oldest(&p->records, CELLS + class * MC_WORTH_AGES + age));
+}
+
+static void trim(struct chain *p) {
+    size_t most = mc_max_u64(p->count[RESIDENT] * GHOSTS_A_RESIDENT, GHOSTS_MIN);
+    while (p->count[ASKED] > most / 4) {
+        drop(p, mc_queue_oldest(&p->records, ASKED_QUEUE));
+    }
+    while (p->count[GHOST] + p->count[ASKED] > most) {
+        drop_oldest_ghost(p);
+    }
+}
+
+/* ---- time ---- */
+
+static void grow_older(struct chain *p, enum state state, unsigned class, unsigned age) {
+    uint32_t queue = state * CELLS + class * MC_WORTH_AGES + age, record;
+    while ((record = mc_queue_oldest(&p->records, queue)) != MC_RECORD_NONE) {
+        struct mc_record *r = &p->records.list[record];
+        uint32_t ticks = p->now - r->used_at;
+        if (ticks < p->worth.start[age + 1]) {
+            break;
+        }
+        leave(p, record);
+        r->age = mc_worth_age(&p->worth, ticks, r->age);
+        for (unsigned a = age; a < r->age; a++) {
+            p->worth.spent[class][a] += p->worth.start[a + 1] - p->worth.start[a];
+        }
+        enter(p, record);
+    }
+}
+
+static void set_time(struct chain *p, uint64_t now_ms) {
+    if (p->origin_ms == 0) {
+        p->origin_ms = mc_max_u64(now_ms, 1);
+    }
+    uint64_t passed = now_ms > p->origin_ms ? now_ms - p->origin_ms : 0;
+    uint32_t now = (uint32_t)mc_min_u64(passed * MC_WORTH_TICKS / 1000, UINT32_MAX);
+    p->now = now > p->now ? now : p->now;
+    for (unsigned age = MC_WORTH_AGES - 1; age-- > 0;) {
+        if (p->now < p->look_at[age]) {
+            continue;
+        }
+        uint32_t width = p->worth.start[age + 1] - p->worth.start[age];
+        p->look_at[age] = p->now + width / 8;
+        for (unsigned class = 0; class < MC_WORTH_CLASSES; class ++) {
+            if (p->worth.seen[class]) {
+                grow_older(p, RESIDENT, class, age);
+                grow_older(p, GHOST, class, age);
+            }
+        }
+    }
+}
+
+/* ---- learning ---- */
+
+static int by_worth(const void *a, const void *b, void *ctx) {
+    const float *worth = ctx;
+    uint16_t x = *(const uint16_t *)a, y = *(const uint16_t *)b;
+    if (worth[x] != worth[y]) {
+        return worth[x] < worth[y] ? -1 : 1;
+    }
+    /* the older first, then the less used */
+    unsigned age_x = x % MC_WORTH_AGES, age_y = y % MC_WORTH_AGES;
+    return age_x != age_y ? (int)age_y - (int)age_x : (int)x - (int)y;
+}
+
+static void learn(struct chain *p) {
+    if (p->keys < p->learn_at) {
+        return;
+    }
+    p->learn_at = p->keys + mc_max_u64(LEARN_EVERY_MIN, p->count[RESIDENT] / 8);
+    mc_worth_learn(&p->worth);
+    for (unsigned i = 0; i < CELLS; i++) {
+        p->rank[i] = (uint16_t)i;
+    }
+    qsort_r(p->rank, CELLS, sizeof(p->rank[0]), by_worth, p->worth.worth);
+    for (unsigned i = 0; i < CELLS; i++) {
+        p->place[p->rank[i]] = (uint16_t)i;
+    }
+    p->cursor = 0;
+}
+
+/* ---- requests ---- */
+
+/* A known block is used: what its last class and age have come to. */
+static void count_use(struct chain *p, struct mc_record *r) {
+    uint32_t ticks = p->now - r->used_at;
+    if (ticks > p->worth.start[r->age]) {
+        p->worth.spent[r->class][r->age] += ticks - p->worth.start[r->age];
+    }
+    p->worth.used[r->class][r->age] += 1;
+    r->uses += r->uses < UINT16_MAX;
+}
+
+static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, unsigned turn, bool last) {
+    uint32_t record = mc_records_find(&p->records, key);
+    enum state before = record == MC_RECORD_NONE ? ASKED : p->records.list[record].state;
+    if (kind == MC_POLICY_READ && before != RESIDENT) {
+        return;
+    }
+    if (record == MC_RECORD_NONE) {
+        record = mc_records_add(&p->records, key);
+        p->records.list[record].turn = (uint8_t)turn;
+    } else {
+        leave(p, record);
+    }
+    struct mc_record *r = &p->records.list[record];
+    if (before != ASKED) {
+        count_use(p, r);
+    }
+    r->class = mc_worth_class(r->uses, turn, last);
+    p->worth.seen[r->class] = true;
+    r->age = 0;
+    r->used_at = p->now;
+    r->state = RESIDENT;
+    enter(p, record);
+}
+
+static void expect(struct chain *p, uint64_t key, unsigned turn) {
+    if (mc_records_find(&p->records, key) == MC_RECORD_NONE) {
+        uint32_t record = mc_records_add(&p->records, key);
+        p->records.list[record].turn = (uint8_t)turn;
+        p->records.list[record].state = ASKED;
+        enter(p, record);
+    }
+}
+
+/* Which turn the request is; *known = how many blocks at its head are known. */
+static unsigned turn_of(struct chain *p, const struct mc_policy_request *request, size_t *known) {
+    const struct mc_record *list = p->records.list;
+    uint32_t record = MC_RECORD_NONE, last = MC_RECORD_NONE;
+    size_t k = 0;
+    for (; k < request->count; k++) {
+        record = mc_records_find(&p->records, request->keys[k]);
+        if (record == MC_RECORD_NONE || list[record].state == ASKED) {
+            break;
+        }
+        last = record;
+    }
+    *known = k;
+    if (k > 0) {
+        return list[last].uses <= 1 ? (unsigned)mc_min_u64(list[last].turn + 1u, TURN_MAX) : 1;
+    }
+    return record != MC_RECORD_NONE ? list[record].turn : 1;
+}
+
+static void request(struct mc_policy *policy, const struct mc_policy_request *r) {
+    struct chain *p = of(policy);
+    set_time(p, r->now_ms);
+    size_t known;
+    unsigned turn = turn_of(p, r, &known);
+    if (r->kind == MC_POLICY_ASK) {
+        for (size_t i = known; i < r->count; i++) {
+            expect(p, r->keys[i], turn);
+        }
+    } else {
+        learn(p);
+        if (known > 1) {
+            p->worth.together += ((double)known - p->worth.together) / TOGETHER_STEP;
+        }
+        for (size_t i = r->count; i-- > 0;) {
+            use(p, r->keys[i], r->kind, turn, r->kind == MC_POLICY_STORE && i + 1 == r->count);
+        }
+        p->keys += r->count;
+    }
+    trim(p);
+}
+
+/* ---- victims ---- */
+
+static bool victim(struct mc_policy *policy, uint64_t *key) {
+    struct chain *p = of(policy);
+    if (p->count[RESIDENT] == 0) {
+        return false;
+    }
+    while (p->length[RESIDENT][p->rank[p->cursor]] == 0) {
+        p->cursor++;
+    }
+    uint32_t record = mc_queue_oldest(&p->records, p->rank[p->cursor]);
+    leave(p, record);
+    p->records.list[record].state = GHOST;
+    enter(p, record);
+    *key = p->records.list[record].key;
+    trim(p);
+    return true;
+}
+
+/* It is in use although it is not worth much: as young as a block that was just used, but nothing
+ * is learned from it. */
+static void keep(struct mc_policy *policy, uint64_t key) {
+    struct chain *p = of(policy);
+    uint32_t record = mc_records_find(&p->records, key);
+    if (record == MC_RECORD_NONE) {
+        use(p, key, MC_POLICY_STORE, 1, false);
+        return;
+    }
+    struct mc_record *r = &p->records.list[record];
+    if (r->state == ASKED) {
+        use(p, key, MC_POLICY_STORE, r->turn, false);
+    } else if (r->state == GHOST) {
+        leave(p, record);
+        r->state = RESIDENT;
+        r->age = 0;
+        r->used_at = p->now;
+        enter(p, record);
+    }
+}
+
+static void remove_key(struct mc_policy *policy, uint64_t key) {
+    struct chain *p = of(policy);
+    uint32_t record = mc_records_find(&p->records, key);
+    if (record != MC_RECORD_NONE && p->records.list[record].state == RESIDENT) {
+        drop(p, record);
+        trim(p);
+    }
+}
+
+static size_t resident(const struct mc_policy *policy) {
+    return mc_container_of(policy, const struct chain, base)->count[RESIDENT];
+}
+
+static bool check(const struct mc_policy *policy) {
+    const struct chain *p = mc_container_of(policy, const struct chain, base);
+    size_t count[STATES] = {0};
+    for (uint32_t state = RESIDENT; state <= GHOST; state++) {
+        for (uint32_t cell = 0; cell < CELLS; cell++) {
+            uint32_t length = mc_queue_check(&p->records, state * CELLS + cell);
+            if (length != p->length[state][cell] ||
+                (state == RESIDENT && length && p->place[cell] < p->cursor)) {
+                return false;
+            }
+            count[state] += length;
+        }
+    }
+    count[ASKED] = mc_queue_check(&p->records, ASKED_QUEUE);
+    return memcmp(count, p->count, sizeof(count)) == 0 &&
+           p->records.live == count[RESIDENT] + count[GHOST] + count[ASKED] &&
+           count[GHOST] + count[ASKED] <=
+               mc_max_u64(count[RESIDENT] * GHOSTS_A_RESIDENT, GHOSTS_MIN);
+}
+
+static struct mc_policy *create(void) {
+    struct chain *p = mc_zalloc(sizeof(*p));
+    p->base.ops = &mc_policy_chain;
+    mc_records_init(&p->records, QUEUES);
+    mc_worth_init(&p->worth);
+    learn(p);
+    return &p->base;
+}
+
+static void destroy(struct mc_policy *policy) {
+    mc_records_free(&of(policy)->records);
+    free(of(policy));
+}
+
+const struct mc_policy_ops mc_policy_chain = {
+    .name = "chain",
+    .doc = "what is least likely to repay its room, learned by uses, turns and prefix chains",
+    .bytes_per_key = (1 + GHOSTS_A_RESIDENT) * MC_RECORD_BYTES,
+    .create = create,
+    .destroy = destroy,
+    .request = request,
+    .victim = victim,
+    .keep = keep,
+    .remove = remove_key,
+    .resident = resident,
+    .check = check,
+};

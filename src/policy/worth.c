@@ -1,0 +1,140 @@
+/* See worth.h. */
+#include "policy/worth.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define TURNS         4u
+#define SMOOTH        3    /* ages on either side */
+#define PRIOR         3.0  /* events that a hazard of its own has to outweigh */
+#define PRIOR_RATE    5.0 /* the same for the level of a class */
+#define KEPT          0.98 /* of the counts, from one learning to the next */
+#define HAZARD_MIN    0.01
+#define TOGETHER_FROM 20.0
+
+void mc_worth_init(struct mc_worth *w) {
+    *w = (struct mc_worth){.together = TOGETHER_FROM};
+    for (unsigned a = 1; a <= MC_WORTH_AGES; a++) {
+        w->start[a] = (uint32_t)(MC_WORTH_TICKS * pow(2, (a - 1) / 2.0));
+    }
+}
+
+uint8_t mc_worth_class(unsigned uses, unsigned turn, bool last) {
+    static const uint8_t most[MC_WORTH_USES - 1] = {0, 1, 2, 4, 8, 16, 64};
+    unsigned u = 0;
+    while (u < MC_WORTH_USES - 1 && uses > most[u]) {
+        u++;
+    }
+    unsigned kind = (unsigned)(mc_min_u64(turn, TURNS) - 1) * 2 + !last;
+    return (uint8_t)(u * MC_WORTH_KINDS + kind);
+}
+
+uint8_t mc_worth_age(const struct mc_worth *w, uint32_t ticks, uint8_t from) {
+    while (from + 1u < MC_WORTH_AGES && ticks >= w->start[from + 1]) {
+        from++;
+    }
+    return from;
+}
+
+/* ---- hazards ---- */
+
+/* The factor by which a hazard differs from `expected`, at each age and from its neighbours. */
+static void smooth(const struct mc_worth *w, const double *used, const double *spent,
+                   const double *expected, double level, double prior, double *hazard) {
+    for (int a = 0; a < (int)MC_WORTH_AGES; a++) {
+        double seen = prior, foreseen = prior;
+        for (int k = -SMOOTH; k <= SMOOTH; k++) {
+            int b = a + k;
+            if (b >= 0 && b < (int)MC_WORTH_AGES) {
+                double weight = 1 - abs(k) / (SMOOTH + 1.0);
+                seen += weight * used[b];
+                foreseen += weight * spent[b] * expected[b] * level;
+            }
+        }
+        hazard[a] = expected[a] * level * seen / foreseen;
+    }
+}
+
+/* Of all classes together. */
+static void hazard_of_all(const struct mc_worth *w, double *hazard) {
+    double used[MC_WORTH_AGES] = {0}, spent[MC_WORTH_AGES] = {0}, reciprocal[MC_WORTH_AGES];
+    double events = 0, foreseen = 0;
+    for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
+        for (unsigned c = 0; c < MC_WORTH_CLASSES; c++) {
+            used[a] += w->used[c][a];
+            spent[a] += w->spent[c][a];
+        }
+        reciprocal[a] = 1.0 / (w->start[a] + w->start[1]);
+        events += used[a];
+        foreseen += spent[a] * reciprocal[a];
+    }
+    double level = foreseen > 0 ? fmax(events / foreseen, HAZARD_MIN) : HAZARD_MIN;
+    smooth(w, used, spent, reciprocal, level, PRIOR * w->together / 2, hazard);
+}
+
+/* How much more than `hazard` says was used in classes first … last, starting from `from`. */
+static double level_of(const struct mc_worth *w, unsigned first, unsigned last,
+                       const double *hazard, double from) {
+    double foreseen = PRIOR_RATE * w->together, used = from * foreseen;
+    for (unsigned c = first; c <= last; c++) {
+        for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
+            used += w->used[c][a];
+            foreseen += w->spent[c][a] * hazard[a];
+        }
+    }
+    return used / foreseen;
+}
+
+/* ---- worth ---- */
+
+static void index_of(const struct mc_worth *w, const double *hazard, float *worth) {
+    double comes[MC_WORTH_AGES];
+    for (unsigned a = 0; a + 1 < MC_WORTH_AGES; a++) {
+        comes[a] = 1 - exp(-hazard[a] * (w->start[a + 1] - w->start[a]));
+    }
+    for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
+        double best = 0, left = 1, hits = 0, room = 0;
+        for (unsigned k = a; k + 1 < MC_WORTH_AGES && left > 1e-4; k++) {
+            hits += left * comes[k];
+            room += left * comes[k] / hazard[k];
+            left *= 1 - comes[k];
+            best = fmax(best, hits / room);
+        }
+        worth[a] = (float)best;
+    }
+}
+
+/* Used more often is never worth less, and the last of a chain never more than those before it. */
+static void keep_order(struct mc_worth *w) {
+    for (unsigned c = MC_WORTH_KINDS; c < MC_WORTH_CLASSES; c++) {
+        for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
+            w->worth[c][a] = fmaxf(w->worth[c][a], w->worth[c - MC_WORTH_KINDS][a]);
+        }
+    }
+    for (unsigned c = 0; c < MC_WORTH_CLASSES; c += 2) {
+        for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
+            w->worth[c][a] = fminf(w->worth[c][a], w->worth[c + 1][a]);
+        }
+    }
+}
+
+void mc_worth_learn(struct mc_worth *w) {
+    double all[MC_WORTH_AGES], own[MC_WORTH_AGES];
+    hazard_of_all(w, all);
+    for (unsigned u = 0; u < MC_WORTH_USES; u++) {
+        unsigned first = u * MC_WORTH_KINDS;
+        double alike = level_of(w, first, first + MC_WORTH_KINDS - 1, all, 1);
+        for (unsigned c = first; c < first + MC_WORTH_KINDS; c++) {
+            smooth(w, w->used[c], w->spent[c], all, level_of(w, c, c, all, alike),
+                   PRIOR * w->together, own);
+            index_of(w, own, w->worth[c]);
+        }
+    }
+    keep_order(w);
+    for (unsigned c = 0; c < MC_WORTH_CLASSES; c++) {
+        for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
+            w->used[c][a] *= KEPT;
+            w->spent[c][a] *= KEPT;
+        }
+    }
+}
