@@ -31,7 +31,7 @@
 #define QUEUES            (ASKED_QUEUE + 1)
 #define GHOSTS_A_RESIDENT 3u
 #define GHOSTS_MIN        1024u
-#define LEARN_EVERY_MIN   2000u /* keys of requests */
+#define LEARN_EVERY_MIN   1000u /* keys of requests */
 #define TOGETHER_STEP     50.0
 #define TURN_MAX          4u
 
