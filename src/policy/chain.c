@@ -2,11 +2,11 @@
  * chain: gives up the block that is least likely to repay its room, as far as the history of blocks
  * of its class tells (worth.h).
  *
- * The class of a block says how often it was used, which turn of its conversation used it last, and
- * whether it was the last one of its chain (that one is partial, and the next turn has another in
- * its place). The turn follows from the order in the batch: the known blocks at the head of a
- * request are what it continues, and the last of them, when nobody else has continued it, tells the
- * turn before. A shared system prompt is continued by everybody and tells nothing.
+ * The class of a block says how often it was used, how its last request stood to those before
+ * (worth.h), and whether it was the last one of its chain (that one is partial, and the next turn
+ * has another in its place). All of it follows from the order in the batch: the known blocks at the
+ * head of a request are what it continues, and the uses of the last of them tell whether others
+ * have continued it too.
  *
  * Blocks of one class and age are a queue; a cycle of 64 classes, 40 ages and two states
  * (resident, gone) makes 5120 of them. A request is entered from its end to its head, so a chain is
@@ -17,8 +17,9 @@
  *
  * Ghosts, three for each resident block at most, keep class and age, so that the uses that a larger
  * memory would have had are counted too; without them the policy would only learn about what it
- * already keeps. Blocks that were asked for but are not there are remembered with the turn they
- * would have, so that the store of a chain's end is understood though it comes without its head.
+ * already keeps. Blocks that were asked for but are not there are remembered with the
+ * relation of that request, so that the store of a chain's end is understood though it comes
+ * without its head.
  */
 #include "policy/policy.h"
 #include "policy/records.h"
@@ -33,7 +34,7 @@
 #define GHOSTS_MIN        1024u
 #define LEARN_EVERY_MIN   1000u /* keys of requests */
 #define TOGETHER_STEP     50.0
-#define TURN_MAX          4u
+#define NEARLY_ALL        2u /* blocks may be missing: a partial one, and its successor */
 
 enum state { RESIDENT, GHOST, ASKED, STATES };
 
@@ -197,7 +198,8 @@ static void count_use(struct chain *p, struct mc_record *r) {
     r->uses += r->uses < UINT16_MAX;
 }
 
-static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, unsigned turn, bool last) {
+static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, enum mc_relation relation,
+                bool last) {
     uint32_t record = mc_records_find(&p->records, key);
     enum state before = record == MC_RECORD_NONE ? ASKED : p->records.list[record].state;
     if (kind == MC_POLICY_READ && before != RESIDENT) {
@@ -205,7 +207,6 @@ static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, unsigne
     }
     if (record == MC_RECORD_NONE) {
         record = mc_records_add(&p->records, key);
-        p->records.list[record].turn = (uint8_t)turn;
     } else {
         leave(p, record);
     }
@@ -213,50 +214,64 @@ static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, unsigne
     if (before != ASKED) {
         count_use(p, r);
     }
-    r->class = mc_worth_class(r->uses, turn, last);
+    r->class = mc_worth_class(r->uses, relation, last);
     p->worth.seen[r->class] = true;
     r->age = 0;
+    r->relation = 0;
     r->used_at = p->now;
     r->state = RESIDENT;
     enter(p, record);
 }
 
-static void expect(struct chain *p, uint64_t key, unsigned turn) {
-    if (mc_records_find(&p->records, key) == MC_RECORD_NONE) {
-        uint32_t record = mc_records_add(&p->records, key);
-        p->records.list[record].turn = (uint8_t)turn;
+/* Remembers the relation for the reads and stores that follow. */
+static void expect(struct chain *p, uint64_t key, enum mc_relation relation) {
+    uint32_t record = mc_records_find(&p->records, key);
+    if (record == MC_RECORD_NONE) {
+        record = mc_records_add(&p->records, key);
         p->records.list[record].state = ASKED;
         enter(p, record);
     }
+    p->records.list[record].relation = (uint8_t)relation;
 }
 
-/* Which turn the request is; *known = how many blocks at its head are known. */
-static unsigned turn_of(struct chain *p, const struct mc_policy_request *request, size_t *known) {
+/* How the request stands to those before; *known = how many blocks at its head are known. */
+static enum mc_relation relate(const struct chain *p, const struct mc_policy_request *request,
+                               size_t *known) {
     const struct mc_record *list = p->records.list;
-    uint32_t record = MC_RECORD_NONE, last = MC_RECORD_NONE;
+    uint32_t last = MC_RECORD_NONE;
+    enum mc_relation asked = 0;
     size_t k = 0;
     for (; k < request->count; k++) {
-        record = mc_records_find(&p->records, request->keys[k]);
+        uint32_t record = mc_records_find(&p->records, request->keys[k]);
+        if (k == 0 && record != MC_RECORD_NONE) {
+            asked = list[record].relation;
+        }
         if (record == MC_RECORD_NONE || list[record].state == ASKED) {
             break;
         }
         last = record;
     }
     *known = k;
-    if (k > 0) {
-        return list[last].uses <= 1 ? (unsigned)mc_min_u64(list[last].turn + 1u, TURN_MAX) : 1;
+    if (asked && request->kind != MC_POLICY_ASK) {
+        return asked;
     }
-    return record != MC_RECORD_NONE ? list[record].turn : 1;
+    if (k <= 1) {
+        return MC_RELATION_NEW;
+    }
+    if (list[last].uses > 1) {
+        return MC_RELATION_BRANCH;
+    }
+    return k + NEARLY_ALL >= request->count ? MC_RELATION_REPEAT : MC_RELATION_NEXT;
 }
 
 static void request(struct mc_policy *policy, const struct mc_policy_request *r) {
     struct chain *p = of(policy);
     set_time(p, r->now_ms);
     size_t known;
-    unsigned turn = turn_of(p, r, &known);
+    enum mc_relation relation = relate(p, r, &known);
     if (r->kind == MC_POLICY_ASK) {
-        for (size_t i = known; i < r->count; i++) {
-            expect(p, r->keys[i], turn);
+        for (size_t i = 0; i < r->count; i++) {
+            expect(p, r->keys[i], relation);
         }
     } else {
         learn(p);
@@ -264,7 +279,7 @@ static void request(struct mc_policy *policy, const struct mc_policy_request *r)
             p->worth.together += ((double)known - p->worth.together) / TOGETHER_STEP;
         }
         for (size_t i = r->count; i-- > 0;) {
-            use(p, r->keys[i], r->kind, turn, r->kind == MC_POLICY_STORE && i + 1 == r->count);
+            use(p, r->keys[i], r->kind, relation, r->kind == MC_POLICY_STORE && i + 1 == r->count);
         }
         p->keys += r->count;
     }
@@ -296,12 +311,12 @@ static void keep(struct mc_policy *policy, uint64_t key) {
     struct chain *p = of(policy);
     uint32_t record = mc_records_find(&p->records, key);
     if (record == MC_RECORD_NONE) {
-        use(p, key, MC_POLICY_STORE, 1, false);
+        use(p, key, MC_POLICY_STORE, MC_RELATION_NEW, false);
         return;
     }
     struct mc_record *r = &p->records.list[record];
     if (r->state == ASKED) {
-        use(p, key, MC_POLICY_STORE, r->turn, false);
+        use(p, key, MC_POLICY_STORE, (enum mc_relation)r->relation, false);
     } else if (r->state == GHOST) {
         leave(p, record);
         r->state = RESIDENT;
@@ -360,7 +375,7 @@ static void destroy(struct mc_policy *policy) {
 
 const struct mc_policy_ops mc_policy_chain = {
     .name = "chain",
-    .doc = "what is least likely to repay its room, learned by uses, turns and prefix chains",
+    .doc = "what is least likely to repay its room, learned by uses and prefix chains",
     .bytes_per_key = (1 + GHOSTS_A_RESIDENT) * MC_RECORD_BYTES,
     .create = create,
     .destroy = destroy,

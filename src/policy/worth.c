@@ -4,10 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define TURNS         4u
 #define SMOOTH        3    /* ages on either side */
 #define PRIOR         3.0  /* events that a hazard of its own has to outweigh */
-#define PRIOR_RATE    5.0 /* the same for the level of a class */
+#define PRIOR_RATE    5.0  /* the same for the level of a class */
 #define KEPT          0.98 /* of the counts, from one learning to the next */
 #define HAZARD_MIN    0.01
 #define TOGETHER_FROM 20.0
@@ -19,13 +18,13 @@ void mc_worth_init(struct mc_worth *w) {
     }
 }
 
-uint8_t mc_worth_class(unsigned uses, unsigned turn, bool last) {
+uint8_t mc_worth_class(unsigned uses, enum mc_relation relation, bool last) {
     static const uint8_t most[MC_WORTH_USES - 1] = {0, 1, 2, 4, 8, 16, 64};
     unsigned u = 0;
     while (u < MC_WORTH_USES - 1 && uses > most[u]) {
         u++;
     }
-    unsigned kind = (unsigned)(mc_min_u64(turn, TURNS) - 1) * 2 + !last;
+    unsigned kind = (unsigned)(relation - 1) * 2 + !last;
     return (uint8_t)(u * MC_WORTH_KINDS + kind);
 }
 

@@ -22,10 +22,18 @@
 #include "base/base.h"
 
 #define MC_WORTH_USES    8u /* classes by uses: see mc_worth_class */
-#define MC_WORTH_KINDS   8u /* by turn of the conversation, and whether the last of its chain */
+#define MC_WORTH_KINDS   8u /* by relation, and whether the last of its chain */
 #define MC_WORTH_CLASSES (MC_WORTH_USES * MC_WORTH_KINDS)
 #define MC_WORTH_AGES    40u
 #define MC_WORTH_TICKS   64u /* per second */
+
+/* How the last request that used a block stands to those before. 0 = not known. */
+enum mc_relation {
+    MC_RELATION_NEW = 1, /* nothing of it was known, but at most a first block that all share */
+    MC_RELATION_BRANCH,  /* leaves a prefix that others have continued too: a shared prompt */
+    MC_RELATION_REPEAT,  /* nearly all of it was known */
+    MC_RELATION_NEXT,    /* continues what nobody else has: the next turn of a conversation */
+};
 
 struct mc_worth {
     uint32_t start[MC_WORTH_AGES + 1]; /* ticks at which an age begins */
@@ -37,8 +45,7 @@ struct mc_worth {
 };
 
 void mc_worth_init(struct mc_worth *w);
-/* `turn` counts from 1. */
-uint8_t mc_worth_class(unsigned uses, unsigned turn, bool last);
+uint8_t mc_worth_class(unsigned uses, enum mc_relation relation, bool last);
 /* The age that `ticks` belong to, searched from `from` on. */
 uint8_t mc_worth_age(const struct mc_worth *w, uint32_t ticks, uint8_t from);
 /* Computes worth[][] anew, and forgets a little of what was counted. */

@@ -46,12 +46,12 @@ static void test_fast25(void **state) {
     check("data/traces/conversation_trace.jsonl.gz", (const double[]){.044, .065, .211, .326, .355},
           (const double[]){.056, .094, .202, .285, .343},
           (const double[]){.191, .294, .366, .366, .366}, &gap, &gain);
-    assert_true(gain > 0.18 * gap);
+    assert_true(gain > 0.2 * gap);
     double synthetic_gap = 0, synthetic_gain = 0;
     check("data/traces/synthetic_trace.jsonl.gz", (const double[]){.082, .188, .423, .624, .640},
           (const double[]){.086, .194, .430, .626, .640},
           (const double[]){.277, .447, .618, .640, .640}, &synthetic_gap, &synthetic_gain);
-    assert_true(gain + synthetic_gain > 0.1 * (gap + synthetic_gap));
+    assert_true(synthetic_gain > 0.1 * synthetic_gap);
 }
 
 static void test_agentic_sessions(void **state) {
@@ -60,7 +60,7 @@ static void test_agentic_sessions(void **state) {
                                  "data/traces/agentic/trace_0685.json.gz"};
     for (size_t count = 1; count <= MC_ARRAY_LEN(paths); count++) {
         struct mc_trace trace = load(paths, count);
-        for (uint64_t capacity = 100; capacity <= 5000; capacity = capacity * 3 / 2) {
+        for (uint64_t capacity = 100; capacity <= 5000; capacity *= 2) {
             double own = hit(&trace, "chain", capacity), lru = hit(&trace, "lru", capacity);
             if (own < lru - 0.01) {
                 fail_msg("%s with %llu blocks: %.4f, lru %.4f", trace.title,
