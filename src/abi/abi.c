@@ -306,6 +306,49 @@ size_t abi_links(struct mc_engine *engine, struct abi_link *links, size_t capaci
     return count;
 }
 
+/* A rail that is not named like its transport is a device: name{transport="t",rail="r"} value. */
+static void note_rail(const char *line, struct abi_card *cards, size_t *count, size_t capacity) {
+    char name[64], transport[32], rail[64];
+    double value;
+    if (sscanf(line, "mooncake_te_rail_%63[a-z_]{transport=\"%31[^\"]\",rail=\"%63[^\"]\"} %lf",
+               name, transport, rail, &value) != 4 ||
+        strcmp(transport, rail) == 0) {
+        return;
+    }
+    bool bandwidth = strcmp(name, "bandwidth_bytes") == 0;
+    if (!bandwidth && strcmp(name, "inflight_bytes") != 0) {
+        return;
+    }
+    size_t i = 0;
+    while (i < *count && strcmp(cards[i].name, rail) != 0) {
+        i++;
+    }
+    if (i == *count && *count == capacity) {
+        return;
+    }
+    if (i == *count) {
+        cards[(*count)++] = (struct abi_card){0};
+        abi_text_out(cards[i].name, sizeof(cards[i].name), rail);
+    }
+    if (bandwidth) {
+        cards[i].bandwidth = value;
+    } else {
+        cards[i].inflight_bytes = (uint64_t)value;
+    }
+}
+
+size_t abi_cards(struct mc_engine *engine, struct abi_card *cards, size_t capacity) {
+    char *text = mc_engine_metrics(engine);
+    size_t count = 0;
+    char *rest = NULL;
+    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        note_rail(line, cards, &count, capacity);
+    }
+    free(text);
+    return count;
+}
+
 bool abi_text_out(char *out, size_t size, const char *text) {
     size_t len = strlen(text);
     if (size == 0) {

@@ -89,6 +89,15 @@ struct abi_link {
 /* Fills at most `capacity`; how many there are. */
 size_t abi_links(struct mc_engine *engine, struct abi_link *links, size_t capacity);
 
+/* The cards that the engine's transports drive themselves, by its gauges. */
+struct abi_card {
+    char name[64];
+    uint64_t inflight_bytes;
+    double bandwidth; /* bytes a second */
+};
+#define ABI_CARDS_MAX 64
+size_t abi_cards(struct mc_engine *engine, struct abi_card *cards, size_t capacity);
+
 /* Text into a caller's buffer; false when it does not fit (it is then cut). */
 bool abi_text_out(char *out, size_t size, const char *text);
 

@@ -77,10 +77,18 @@ MC_PUBLIC int tent_rpc_server_addr_port(tent_engine_t engine, char *addr_buf, si
 
 MC_PUBLIC int tent_get_nic_load_stats(tent_engine_t engine, tent_nic_load_stat_t *stats,
                                       size_t *count) {
-    if (engine == NULL || count == NULL || (stats == NULL && *count > 0)) {
+    struct abi_engine *e = engine;
+    if (e == NULL || count == NULL || (stats == NULL && *count > 0)) {
         return tent_result("tent_get_nic_load_stats", MC_INVALID_PARAMS);
     }
-    *count = 0; /* tcp and shared memory are the kernel's: no network card is driven from here */
+    struct abi_card cards[ABI_CARDS_MAX];
+    size_t found = abi_cards(e->engine, cards, ABI_CARDS_MAX);
+    for (size_t i = 0; i < found && i < *count; i++) {
+        memcpy(stats[i].device_name, cards[i].name, sizeof(stats[i].device_name));
+        stats[i].inflight_bytes = cards[i].inflight_bytes;
+        stats[i].ewma_bandwidth_bps = cards[i].bandwidth;
+    }
+    *count = found;
     return 0;
 }
 

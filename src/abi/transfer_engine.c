@@ -367,10 +367,18 @@ MC_PUBLIC int unregisterLocalMemoryBatch(transfer_engine_t engine, void **addr_l
 /* ---- questions ---- */
 
 MC_PUBLIC int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t *stats, size_t *count) {
-    if (engine == NULL || count == NULL || (stats == NULL && *count > 0)) {
+    struct abi_engine *e = engine;
+    if (e == NULL || count == NULL || (stats == NULL && *count > 0)) {
         return -1;
     }
-    *count = 0; /* tcp and shared memory are the kernel's: no network card is driven from here */
+    struct abi_card cards[ABI_CARDS_MAX];
+    size_t found = abi_cards(e->engine, cards, ABI_CARDS_MAX);
+    for (size_t i = 0; i < found && i < *count; i++) {
+        memcpy(stats[i].device_name, cards[i].name, sizeof(stats[i].device_name));
+        stats[i].inflight_bytes = cards[i].inflight_bytes;
+        stats[i].ewma_bandwidth_bps = cards[i].bandwidth;
+    }
+    *count = found;
     return 0;
 }
 

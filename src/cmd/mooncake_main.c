@@ -40,6 +40,7 @@ static int print_options(void) {
     }
     mc_options_markdown(&mc_client_options, &out);
     mc_options_markdown(&mc_transfer_bench_options, &out);
+    mc_options_markdown(&mc_tebench_options, &out);
     fwrite(out.data, 1, out.len, stdout);
     mc_buf_free(&out);
     return 0;

@@ -34,6 +34,7 @@ static const struct mc_option table[] = {
     OPT(BOOL, verify,
         .doc =
             "compare every byte: of each batch that is read, of what was written once at the end"),
+    OPT(U64, seed, .default_value = "0", .doc = "of the bytes that --verify moves"),
     OPT(BOOL, init_mem, .default_value = "true", .doc = "write the whole buffer before starting"),
     OPT(CHOICE, report_unit, .default_value = "GB", .choices = "GB|GiB|Gb|MB|MiB|Mb|KB|KiB|Kb",
         .doc = "unit of the throughput"),

@@ -1,5 +1,5 @@
 /*
- * The options of transfer_engine_bench: upstream's flags, and --verify.
+ * The options of transfer_engine_bench: upstream's flags, --verify and --seed.
  */
 #ifndef MC_CMD_TRANSFER_BENCH_H
 #define MC_CMD_TRANSFER_BENCH_H
@@ -9,7 +9,7 @@
 struct mc_transfer_bench_options {
     const char *local_server_name, *metadata_server, *mode, *operation, *protocol, *device_name,
         *nic_priority_matrix, *segment_id, *report_unit, *backend, *log_dir;
-    uint64_t buffer_size, batch_size, block_size, duration, threads, report_precision;
+    uint64_t buffer_size, batch_size, block_size, duration, threads, report_precision, seed;
     int64_t gpu_id, v, minloglevel;
     bool auto_discovery, use_vram, init_mem, verify, logtostderr;
 };

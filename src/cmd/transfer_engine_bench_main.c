@@ -7,6 +7,7 @@
  * it and submit the next; block i of a thread's batch is at block_size * (i * threads + thread) of
  * the target's buffer, as upstream's.
  */
+#include "cmd/bench_config.h"
 #include "cmd/cmd.h"
 #include "cmd/transfer_bench.h"
 #include "cmd/content.h"
@@ -43,7 +44,8 @@ struct worker {
 /* ---- one worker ---- */
 
 static uint64_t content_seed(const struct worker *w, uint64_t block) {
-    return (uint64_t)w->number << 32 | (block + 1);
+    return w->bench->options->seed * 0x9e3779b97f4a7c15ull +
+           ((uint64_t)w->number << 32 | (block + 1));
 }
 
 static void fill_blocks(struct worker *w) {
@@ -233,6 +235,11 @@ static int run(const struct mc_transfer_bench_options *o) {
     struct bench bench = {.options = o};
     uint64_t needed = o->block_size * o->batch_size * o->threads;
     uint64_t size = mc_max_u64(o->buffer_size, needed);
+    const struct mc_bench_shape shape = {o->block_size, o->batch_size, o->threads, o->verify, 0};
+    mc_bench_print_config(&mc_transfer_bench_options, o);
+    if (strcmp(o->mode, "initiator") == 0) {
+        mc_bench_print_warnings(&shape);
+    }
     enum mc_status status = make_engine(o, &bench.engine);
     if (status != MC_OK) {
         return mc_cmd_fail("transfer_engine_bench", MC_EXIT_FAILED,

@@ -81,7 +81,8 @@ struct tent_request {
     uint64_t target_offset;
     uint64_t length;
     int priority;       /* 0 high, 1 medium, 2 low */
-    int transport_hint; /* TRANSPORT_UNSPEC, or a transport that the engine has */
+    int transport_hint; /* goes first where it can serve; one that the engine has, or
+                           TRANSPORT_UNSPEC */
 };
 typedef struct tent_request tent_request_t;
 
