@@ -72,6 +72,17 @@ class Agent:
     def get_into(self, key, seed, size):
         return compare(self.store.get_into(key, size), seed, size, f"get_into {key}")
 
+    # -- store: parts
+
+    def put_in_pieces(self, key, seed, size, cuts):
+        return self.store.put_in_pieces(key, value(seed, size), cuts)
+
+    def get_in_pieces(self, key, seed, size, cuts):
+        return compare(self.store.get_in_pieces(key, size, cuts), seed, size, f"get_in_pieces {key}")
+
+    def get_ranges(self, key, seed, size, cuts):
+        return compare(self.store.get_ranges(key, size, cuts), seed, size, f"get_ranges {key}")
+
     # -- store: batches
 
     def put_batch(self, keys, seeds, sizes):

@@ -50,22 +50,11 @@ def cluster(peers, master, nodes=(), own_segment=(), writers=(), readers=(), met
     return compared
 
 
-def extras(peers, master, tasks):
-    """What only upstream's client offers: put sessions, more segments, tasks that its nodes carry out, clearing. A master
-    that does not give out tasks says NOT_SUPPORTED."""
+def extras(peers, master):
+    """What only upstream's client offers: a revoked put session, more segments, clearing."""
     leader = peers.master(master, args=["--default_kv_lease_ttl=200"])
     a = peers.store("upstream", leader, segment=64 << 20)
     b = peers.store("upstream", leader, segment=64 << 20)
-    names = [a.hostname(), b.hostname()]
-    equal(a.put("copied", 1, 100000, preferred=[names[0]]), 0, "put")
-    equal(a.copy_task("copied", [names[1]]), "SUCCESS" if tasks else "error -1012", "copy task")
-    equal(len({r[0] for r in b.replicas("copied")}), 2 if tasks else 1, "segments after the copy")
-    equal(a.put("moved", 2, 70000, preferred=[names[0]]), 0, "put")
-    before = a.replicas("moved")[0][0]
-    equal(a.move_task("moved", names[0], names[1]), "SUCCESS" if tasks else "error -1012", "move task")
-    after = [r[0] for r in b.replicas("moved")]
-    equal(len(after) == 1 and (after[0] != before) == tasks, True, f"moved from {before} to {after}")
-    compared = b.get("copied", 1, 100000) + a.get("moved", 2, 70000) + b.get("moved", 2, 70000)
     equal(a.put_session(["s1", "s2"], [4096, 100]), [[0, 0], [0, 0]], "put session, revoked")
     equal(b.batch_exist(["s1", "s2"]), [0, 0], "exist after revoke")
     for grace in (0, 1):
@@ -75,7 +64,17 @@ def extras(peers, master, tasks):
     equal(a.replica_clear(["cleared"]), ["cleared"], "batch_replica_clear")
     equal(b.exist("cleared"), 0, "exist after clear")
     equal(a.health(), 0, "health")
-    equal(compared, 100000 + 2 * 70000, "compared bytes")
+
+
+def work(peers, master, owners):
+    """Sessions, ranges, copies and moves among segments that different implementations own and carry out."""
+    leader = peers.master(master)
+    stores = [peers.store(who, leader, segment=256 << 20) for who in owners]
+    names = [s.hostname() for s in stores]
+    compared = 0
+    for i, w in enumerate(stores):
+        compared += scenarios.tasks(w, stores[1 - i], f"w{i}", names) + scenarios.parts(w, stores[1 - i], f"w{i}")
+    print(f"      {master} master, segments of {' and '.join(owners)}: {compared >> 20} MiB compared")
 
 
 def restart(peers, master, client, node):

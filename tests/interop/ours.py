@@ -3,6 +3,7 @@ everything), and the upstream-compatible C ABIs, each from its own thin library:
 compat/transfer_engine_c.h (class EngineC), for the calls that they have."""
 import ctypes
 import os
+import time
 from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint,
                     c_uint16, c_uint32, c_uint64, c_uint8, c_void_p)
 
@@ -38,6 +39,24 @@ class Item(Structure):
 class ReplicaInfo(Structure):
     _fields_ = [("id", c_uint64), ("type", c_int), ("status", c_int), ("size", c_uint64), ("address", c_uint64),
                 ("endpoint", c_char * 280), ("file_path", c_char * 1024)]
+
+
+class Range(Structure):
+    _fields_ = [("ptr", c_void_p), ("length", c_size_t), ("offset", c_uint64), ("status", c_int)]
+
+
+class RangeItem(Structure):
+    _fields_ = [("key", c_char_p), ("ranges", POINTER(Range)), ("range_count", c_size_t), ("length", c_size_t),
+                ("status", c_int)]
+
+
+class TaskId(Structure):
+    _fields_ = [("hi", c_uint64), ("lo", c_uint64)]
+
+
+class Task(Structure):
+    _fields_ = [("id", TaskId), ("type", c_int), ("status", c_int), ("created_ms", c_int64), ("updated_ms", c_int64),
+                ("client", TaskId), ("message", c_char * 512)]
 
 
 lib.mc_store_hostname.restype = c_char_p
@@ -236,6 +255,60 @@ class Store:
         if status:
             raise AssertionError(f"mc_store_replicas: {status}")
         return [[i.endpoint.decode(), i.size, i.status == 3, i.address] for i in infos[:count.value]]
+
+    # -- parts, tasks
+
+    def _parts(self, function, key, buffer, cuts):
+        edges = [*cuts, len(buffer)]
+        ranges = (Range * len(cuts))(*[Range(ctypes.addressof(buffer) + a, b - a, a, 0) for a, b in zip(edges, edges[1:])])
+        item = RangeItem(key.encode(), ranges, len(cuts), 0, 0)
+        status = function(self.s, byref(item), c_size_t(1)) or item.status
+        return status or item.length
+
+    def _session(self, function, key):
+        result = c_int()
+        return function(self.s, strings([key]), c_size_t(1), byref(result)) or result.value
+
+    def put_in_pieces(self, key, data, cuts):
+        buffer, size, result = ctypes.create_string_buffer(data, len(data)), c_uint64(len(data)), c_int()
+        status = lib.mc_store_put_session_start(self.s, strings([key]), byref(size), c_size_t(1), None, byref(result))
+        status = status or result.value
+        if status:
+            return status
+        written = self._parts(lib.mc_store_put_session_write, key, buffer, cuts)
+        return written if written != len(data) else self._session(lib.mc_store_put_session_end, key)
+
+    def get_in_pieces(self, key, size, cuts):
+        buffer = ctypes.create_string_buffer(size)
+        status = self._session(lib.mc_store_get_session_start, key)
+        got = status or self._parts(lib.mc_store_get_session_read, key, buffer, cuts)
+        lib.mc_store_get_session_end(self.s, strings([key]), c_size_t(1))
+        return buffer.raw if got == size else None
+
+    def get_ranges(self, key, size, cuts):
+        buffer = ctypes.create_string_buffer(size)
+        return buffer.raw if self._parts(lib.mc_store_get_ranges, key, buffer, cuts) == size else None
+
+    def copy_task(self, key, targets):
+        task = TaskId()
+        return self._task(lib.mc_store_copy(self.s, key.encode(), strings(targets), c_size_t(len(targets)), byref(task)), task)
+
+    def move_task(self, key, source, target):
+        task = TaskId()
+        return self._task(lib.mc_store_move(self.s, key.encode(), source.encode(), target.encode(), byref(task)), task)
+
+    def _task(self, error, task):
+        if error:
+            return f"error {error}"
+        for _ in range(300):
+            answer = Task()
+            error = lib.mc_store_task(self.s, task, byref(answer))
+            if error:
+                return f"query error {error}"
+            if answer.status >= 2:
+                return "SUCCESS" if answer.status == 3 else f"FAILED {answer.message.decode()}"
+            time.sleep(0.05)
+        return "does not end"
 
     def batch_replicas(self, keys):
         found = []

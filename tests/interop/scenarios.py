@@ -143,6 +143,44 @@ def threads(w, r, tag):
     return compared
 
 
+def parts(w, r, tag):
+    """Sessions that write and read piece by piece, and reads of ranges."""
+    size, cuts, compared = 300001, [0, 1, 4096, 70000, 299999], 0
+    for i, (writer, reader) in enumerate(((w, r), (r, w))):
+        key = f"{tag}/parts-of/{i}"
+        equal(writer.put_in_pieces(key, i, size, cuts), 0, "put in pieces")
+        equal(writer.put_in_pieces(key, i, size, cuts), -705, "put in pieces of what exists")
+        compared += reader.get(key, i, size) + reader.get_in_pieces(key, i, size, cuts)
+        compared += reader.get_ranges(key, i, size, cuts)
+    equal(compared, 6 * size, "compared bytes")
+    return compared
+
+
+def tasks(w, r, tag, names):
+    """Copies and moves from each segment to each other one, carried out by their owners."""
+    size, compared = 1500000, 0
+    for i, source in enumerate(names):
+        for j, target in enumerate(names):
+            if i == j:
+                continue
+            copied, moved = f"{tag}/copied/{i}{j}", f"{tag}/moved/{i}{j}"
+            equal(w.put(copied, 1, size, preferred=[source]), 0, "put")
+            equal(w.put(moved, 2, size, preferred=[source]), 0, "put")
+            before = r.replicas(moved)[0][0]
+            equal(w.copy_task(copied, [target]), "SUCCESS", f"copy from {source} to {target}")
+            equal(w.move_task(moved, source, target), "SUCCESS", f"move from {source} to {target}")
+            equal(len({p[0] for p in r.replicas(copied)}), 2, "segments after the copy")
+            after = [p[0] for p in r.replicas(moved)]
+            equal(len(after) == 1 and after[0] != before, True, f"moved from {before} to {after}")
+            for _ in range(4):  # readers choose among replicas
+                compared += r.get(copied, 1, size)
+            compared += r.get(moved, 2, size) + w.get(moved, 2, size)
+    equal(w.copy_task(f"{tag}/none", [names[0]]), "error -704", "copy of what is not there")
+    equal(w.move_task(copied, names[0], names[0]), "error -600", "move to where it is")
+    equal(compared, len(names) * (len(names) - 1) * 6 * size, "compared bytes")
+    return compared
+
+
 def everything(w, r, tag, segments, sizes):
     """All of the above; the number of compared bytes."""
     compared = rules(w, r, tag) + copies_in_and_out(w, r, tag) + batches(w, r, tag) + upserts(w, r, tag)

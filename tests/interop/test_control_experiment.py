@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The control experiment: the same harness and scenarios with upstream on both sides. When this fails, the harness (or
 upstream) is wrong and the other tests prove nothing."""
-from clusters import bench_programs, cluster, engines, extras, restart
+from clusters import bench_programs, cluster, engines, extras, restart, work
 from peers import OLDER, main
 
 
@@ -14,7 +14,11 @@ def upstream_store_http_metadata(peers):
 
 
 def upstream_client_only_calls(peers):
-    extras(peers, "upstream", tasks=True)
+    extras(peers, "upstream")
+
+
+def upstream_tasks_and_sessions(peers):
+    work(peers, "upstream", ["upstream", "upstream"])
 
 
 def upstream_restart(peers):
@@ -38,5 +42,5 @@ def older_release(peers):
 
 
 if __name__ == "__main__":
-    main(upstream_store_p2p, upstream_store_http_metadata, upstream_client_only_calls, upstream_restart,
-         upstream_engines_p2p, upstream_engines_http_metadata, upstream_bench, older_release)
+    main(upstream_store_p2p, upstream_store_http_metadata, upstream_client_only_calls, upstream_tasks_and_sessions,
+         upstream_restart, upstream_engines_p2p, upstream_engines_http_metadata, upstream_bench, older_release)

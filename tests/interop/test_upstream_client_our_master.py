@@ -27,7 +27,7 @@ def upstream_http_metadata(peers):
 
 
 def calls_that_only_upstream_has(peers):
-    extras(peers, "ours", tasks=False)
+    extras(peers, "ours")
 
 
 def master_killed_and_restarted(peers):

@@ -152,6 +152,41 @@ class Store:
     def batch_replicas(self, keys):
         return sorted((k, len(v)) for k, v in self.s.batch_get_replica_desc(keys).items())
 
+    # parts, tasks
+
+    def _parts(self, function, key, buffer, cuts):
+        edges, base = [*cuts, len(buffer)], ctypes.addressof(buffer)
+        sizes = [b - a for a, b in zip(edges, edges[1:])]
+        self.s.register_buffer(base, len(buffer))
+        done = function([key], [[base + a for a in cuts]], [sizes], [list(cuts)])
+        self.s.unregister_buffer(base)
+        return done[0]
+
+    def put_in_pieces(self, key, data, cuts):
+        buffer = ctypes.create_string_buffer(data, len(data))
+        status = self.s.batch_put_session_start([key], [len(data)], self.module.ReplicateConfig())[0]
+        if status:
+            return status
+        written = self._parts(self.s.batch_put_from_multi_buffer_ranges, key, buffer, cuts)
+        return written if written != len(data) else self.s.batch_put_session_end([key])[0]
+
+    def get_in_pieces(self, key, size, cuts):
+        buffer = ctypes.create_string_buffer(size)
+        if self.s.batch_get_session_start([key])[0]:
+            return None
+        got = self._parts(self.s.batch_get_into_multi_buffer_ranges, key, buffer, cuts)
+        self.s.batch_get_session_end([key])
+        return buffer.raw if got == size else None
+
+    def get_ranges(self, key, size, cuts):
+        buffer, edges = ctypes.create_string_buffer(size), [*cuts, size]
+        base = ctypes.addressof(buffer)
+        self.s.register_buffer(base, size)
+        sizes = [b - a for a, b in zip(edges, edges[1:])]
+        got = self.s.get_into_ranges([base], [[key]], [[list(cuts)]], [[list(cuts)]], [[sizes]])
+        self.s.unregister_buffer(base)
+        return buffer.raw if got == [[sizes]] else None
+
     # what only upstream's client has
 
     def copy_task(self, key, targets):
