@@ -173,8 +173,9 @@ MC_MUST_USE enum mc_status mc_ops_unmount(struct mc_ops *ops, struct mc_ops_segm
                                           uint64_t grace_ms);
 /* Fetches the tasks that the master has for this client and carries them out, until there are no
  * more or stop(ctx) says so; those that were fetched and not begun end by their time at the master.
- * For one thread. */
-MC_MUST_USE enum mc_status mc_ops_run_tasks(struct mc_ops *ops, bool (*stop)(void *ctx), void *ctx);
+ * *done = how many were begun, whatever is returned. For one thread. */
+MC_MUST_USE enum mc_status mc_ops_run_tasks(struct mc_ops *ops, bool (*stop)(void *ctx), void *ctx,
+                                            size_t *done);
 /* One ping, and what follows from its answer. MC_OK when the master answered and knows
  * the segments. */
 MC_MUST_USE enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node);

@@ -232,11 +232,13 @@ static void run_task(struct mc_ops *ops, const struct mw_task_assignment *task) 
     mc_ops_end(ops, call);
 }
 
-enum mc_status mc_ops_run_tasks(struct mc_ops *ops, bool (*stop)(void *ctx), void *ctx) {
+enum mc_status mc_ops_run_tasks(struct mc_ops *ops, bool (*stop)(void *ctx), void *ctx,
+                                size_t *done) {
     struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_a_fetch_tasks args = {.client = ops->client, .count = FETCH_MAX};
     enum mc_status status = MC_OK;
     size_t count = FETCH_MAX;
+    *done = 0;
     while (status == MC_OK && count == FETCH_MAX && !stop(ctx)) {
         struct mw_e_vec answer;
         status = mc_ops_rpc(ops, call, MC_RPC_FetchTasks, &args, &answer, mc_ops_deadline(ops),
@@ -247,6 +249,7 @@ enum mc_status mc_ops_run_tasks(struct mc_ops *ops, bool (*stop)(void *ctx), voi
         count = status == MC_OK ? answer.value.count : 0;
         const struct mw_task_assignment *tasks = answer.value.items;
         for (size_t i = 0; i < count && !stop(ctx); i++) {
+            (*done)++;
             run_task(ops, &tasks[i]); /* in a call of its own: this one holds the tasks */
         }
         mc_arena_reset(&call->arena);

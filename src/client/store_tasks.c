@@ -1,7 +1,8 @@
 /*
- * The worker of a store: once a second it asks the master for tasks and carries them out
- * (client/ops_replicate.c), on a thread of its own, because they take as long as their bytes do and
- * pings must not wait. A store that lends nothing is not asked to do anything, and does not ask.
+ * The worker of a store: once a second, and sooner while there is something to do, it asks the
+ * master for tasks and carries them out (client/ops_replicate.c), on a thread of its own, because
+ * they take as long as their bytes do and pings must not wait. A store that lends nothing is not
+ * asked to do anything, and does not ask.
  */
 #include "client/store_private.h"
 
@@ -9,6 +10,8 @@
 #include "base/thread.h"
 
 #define FETCH_PERIOD_NS (1 * MC_SEC)
+#define BUSY_PERIOD_NS  (10 * MC_MS) /* a drain gives the next tasks when it has seen these end */
+#define BUSY_ROUNDS     20           /* without a task, before the long period again */
 
 static bool stopping(void *ctx) {
     struct mc_store *store = ctx;
@@ -26,8 +29,8 @@ static bool lends(struct mc_store *store) {
 }
 
 /* False when the store is closing. */
-static bool sleep_a_period(struct mc_store *store) {
-    uint64_t until = mc_now_ns(mc_clock_system()) + FETCH_PERIOD_NS;
+static bool sleep_for(struct mc_store *store, uint64_t ns) {
+    uint64_t until = mc_now_ns(mc_clock_system()) + ns;
     struct timespec wait = {(time_t)(until / MC_SEC), (long)(until % MC_SEC)};
     pthread_mutex_lock(&store->lock);
     while (!store->stopping && mc_now_ns(mc_clock_system()) < until) {
@@ -40,11 +43,15 @@ static bool sleep_a_period(struct mc_store *store) {
 
 static void *worker_main(void *arg) {
     struct mc_store *store = arg;
-    while (sleep_a_period(store)) {
-        /* a master that does not answer is the heartbeat's to complain of */
-        if (lends(store) && mc_ops_run_tasks(store->ops, stopping, store) != MC_OK) {
+    unsigned idle = BUSY_ROUNDS;
+    while (sleep_for(store, idle < BUSY_ROUNDS ? BUSY_PERIOD_NS : FETCH_PERIOD_NS)) {
+        size_t done = 0;
+        if (lends(store) && mc_ops_run_tasks(store->ops, stopping, store, &done) != MC_OK) {
+            idle =
+                BUSY_ROUNDS; /* a master that does not answer is the heartbeat's to complain of */
             continue;
         }
+        idle = done > 0 ? 0 : mc_min_u64(idle + 1, BUSY_ROUNDS);
     }
     return NULL;
 }

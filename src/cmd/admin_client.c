@@ -93,12 +93,14 @@ int mc_admin_find_or_say(const char *program, const struct mc_admin_options *opt
 
 /* ---- asking ---- */
 
-enum mc_status mc_admin_get(const struct mc_admin *admin, const char *path, int *http_status,
-                            struct mc_buf *body) {
+static enum mc_status ask(const struct mc_admin *admin, const char *method, const char *path,
+                          struct mc_str json, int *http_status, struct mc_buf *body) {
     struct mc_buf url = {0};
     mc_buf_printf(&url, "http://%s%s", admin->address, path);
-    struct mc_http_call call = {.method = "GET",
+    struct mc_http_call call = {.method = method,
                                 .url = mc_buf_cstr(&url),
+                                .content_type = json.len > 0 ? "application/json" : NULL,
+                                .send = json,
                                 .timeout_ms = ADMIN_TIMEOUT_MS,
                                 .connect_timeout_ms = ADMIN_TIMEOUT_MS / 4,
                                 .max_body_bytes = ADMIN_MAX_ANSWER};
@@ -106,6 +108,16 @@ enum mc_status mc_admin_get(const struct mc_admin *admin, const char *path, int 
     mc_buf_free(&url);
     mc_buf_cstr(body);
     return status;
+}
+
+enum mc_status mc_admin_get(const struct mc_admin *admin, const char *path, int *http_status,
+                            struct mc_buf *body) {
+    return ask(admin, "GET", path, (struct mc_str){0}, http_status, body);
+}
+
+enum mc_status mc_admin_post(const struct mc_admin *admin, const char *path, struct mc_str json,
+                             int *http_status, struct mc_buf *body) {
+    return ask(admin, "POST", path, json, http_status, body);
 }
 
 enum mc_status mc_admin_ask(const char *program, const struct mc_admin *admin, const char *path,

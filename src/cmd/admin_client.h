@@ -44,7 +44,11 @@ int mc_admin_find_or_say(const char *program, const struct mc_admin_options *opt
 MC_MUST_USE enum mc_status mc_admin_get(const struct mc_admin *admin, const char *path,
                                         int *http_status, struct mc_buf *body);
 
-/* The same, and says on standard error why when there is no answer. */
+/* POST of a JSON text (empty = none), otherwise the same. */
+MC_MUST_USE enum mc_status mc_admin_post(const struct mc_admin *admin, const char *path,
+                                         struct mc_str json, int *http_status, struct mc_buf *body);
+
+/* The same as mc_admin_get, and says on standard error why when there is no answer. */
 MC_MUST_USE enum mc_status mc_admin_ask(const char *program, const struct mc_admin *admin,
                                         const char *path, int *http_status, struct mc_buf *body);
 

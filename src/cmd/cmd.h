@@ -35,6 +35,7 @@ int mc_cmd_get(int argc, char **argv);
 int mc_cmd_ls(int argc, char **argv);
 int mc_cmd_rm(int argc, char **argv);
 int mc_cmd_stat(int argc, char **argv);
+int mc_cmd_drain(int argc, char **argv);
 int mc_cmd_top(int argc, char **argv);
 int mc_cmd_bench(int argc, char **argv);
 int mc_cmd_replay(int argc, char **argv);
@@ -45,6 +46,7 @@ extern const struct mc_option_set mc_up_options, mc_master_option_set, mc_node_o
     mc_put_options, mc_get_options, mc_ls_options, mc_rm_options, mc_stat_options, mc_top_options,
     mc_bench_options, mc_replay_options, mc_simulate_options, mc_topo_options, mc_doctor_options,
     mc_transfer_bench_options, mc_tebench_options;
+extern const struct mc_option_set mc_drain_options;
 
 /* Parses; true when the program should go on. Otherwise *exit_status is what to return (0 after
  * --help, MC_EXIT_USAGE after the error was printed). */

@@ -14,6 +14,8 @@ const struct mc_subcommand mc_subcommands[] = {
     {"ls", "list keys", mc_cmd_ls, &mc_ls_options},
     {"rm", "remove objects", mc_cmd_rm, &mc_rm_options},
     {"stat", "show where objects are and how full the nodes are", mc_cmd_stat, &mc_stat_options},
+    {"drain", "empty nodes that are to leave, while everything stays readable", mc_cmd_drain,
+     &mc_drain_options},
     {"top", "watch a cluster live", mc_cmd_top, &mc_top_options},
     {"bench", "measure puts and gets", mc_cmd_bench, &mc_bench_options},
     {"simulate", "show what eviction policies would hit of a trace", mc_cmd_simulate,

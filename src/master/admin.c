@@ -381,22 +381,34 @@ static void handle_segment_status(void *ctx, request_t *request, response_t *res
                   info.status, segment_status_name(info.status));
 }
 
+/* ---- drain jobs ---- */
+
+static void answer_with(response_t *response, int status) {
+    response->status = status;
+    response->content_type = TYPE_JSON;
+}
+
+static void handle_drain(void *ctx, request_t *request, response_t *response) {
+    struct mc_admin *admin = ctx;
+    answer_with(response, mc_admin_drain(admin->config.master, request->body, &response->body));
+}
+
+static void handle_job_query(void *ctx, request_t *request, response_t *response) {
+    struct mc_admin *admin = ctx;
+    answer_with(response, mc_admin_job(admin->config.master, mc_http_query(request, "job_id"),
+                                       &response->body));
+}
+
+static void handle_job_cancel(void *ctx, request_t *request, response_t *response) {
+    struct mc_admin *admin = ctx;
+    answer_with(response, mc_admin_job_cancel(admin->config.master,
+                                              mc_http_query(request, "job_id"), &response->body));
+}
+
 /* ---- features that are off ---- */
 
 static void handle_off(void *ctx, request_t *request, response_t *response) {
     error_answer(response, MC_UNAVAILABLE_IN_CURRENT_MODE, NULL);
-}
-
-/* No job can have been made, so none is found; a malformed id is told apart, as clients expect. */
-static void handle_job(void *ctx, request_t *request, response_t *response) {
-    const char *id = mc_http_query(request, "job_id");
-    const char *dash = id ? strchr(id, '-') : NULL;
-    if (dash == NULL || strspn(id, "0123456789") != (size_t)(dash - id) || dash == id ||
-        dash[1] == '\0' || dash[1 + strspn(dash + 1, "0123456789")] != '\0') {
-        error_answer(response, MC_INVALID_PARAMS, "Missing or invalid job_id");
-        return;
-    }
-    error_answer(response, MC_JOB_NOT_FOUND, NULL);
 }
 
 static const struct mc_http_route routes[] = {
@@ -415,9 +427,9 @@ static const struct mc_http_route routes[] = {
     {"GET", "/query_segment", handle_query_segment},
     {"GET", "/api/v1/segments/status", handle_segment_status},
     {"POST", "/api/v1/remove_all", handle_remove_all},
-    {"POST", "/api/v1/drain_jobs", handle_off},
-    {"GET", "/api/v1/drain_jobs/query", handle_job},
-    {"POST", "/api/v1/drain_jobs/cancel", handle_job},
+    {"POST", "/api/v1/drain_jobs", handle_drain},
+    {"GET", "/api/v1/drain_jobs/query", handle_job_query},
+    {"POST", "/api/v1/drain_jobs/cancel", handle_job_cancel},
     {"GET", "/api/v1/tenant_quotas", handle_off},
     {"PUT", "/api/v1/tenant_quotas", handle_off},
     {"DELETE", "/api/v1/tenant_quotas", handle_off},

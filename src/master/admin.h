@@ -3,7 +3,7 @@
  * endpoints).
  *
  * Answers are upstream's, so that its tools and dashboards work. Endpoints of features that this
- * build or configuration has not (drain jobs, tenant quotas) answer upstream's error for a feature
+ * build or configuration has not (tenant quotas) answer upstream's error for a feature
  * that is off. Reads never grant leases or count as hits.
  */
 #ifndef MC_MASTER_ADMIN_H
@@ -44,5 +44,14 @@ void mc_json_string(struct mc_buf *out, struct mc_str text);
  * code. */
 int mc_json_error(struct mc_buf *out, enum mc_status status,
                   const char *message /* NULL = the code's name */);
+
+/* ---- admin_jobs.c: drain jobs. Each writes the JSON answer and returns its HTTP status. ---- */
+
+/* Body: {"segments":[...],"target_segments":[...],"max_concurrency":4}; the last two may be
+ * absent. */
+int mc_admin_drain(struct mc_master *m, struct mc_str request, struct mc_buf *out);
+/* `job` is "<u64>-<u64>". */
+int mc_admin_job(struct mc_master *m, const char *job, struct mc_buf *out);
+int mc_admin_job_cancel(struct mc_master *m, const char *job, struct mc_buf *out);
 
 #endif

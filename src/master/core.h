@@ -209,6 +209,7 @@ struct mc_master_counters {
 
 struct mc_placement_ops;
 struct mc_tasks;
+struct mc_drains;
 
 struct mc_master {
     struct mc_master_config config;
@@ -249,6 +250,7 @@ struct mc_master {
     struct mc_lock tick_lock;
     struct mc_dialects *dialects; /* which release each peer speaks */
     struct mc_tasks *tasks;       /* what nodes are asked to do */
+    struct mc_drains *drains;
 
     struct mc_master_counters counters;
     struct mc_group_shard groups[MC_GROUP_SHARDS];
@@ -390,6 +392,12 @@ enum mc_status mc_copy_task(struct mc_call *call, const struct mc_key *key,
 enum mc_status mc_move_task(struct mc_call *call, const struct mc_key *key, struct mc_str source,
                             struct mc_str target, struct mc_uuid *id);
 
+/* ---- drain.c ---- */
+
+struct mc_drains *mc_drains_create(void);
+void mc_drains_destroy(struct mc_drains *drains);
+void mc_drains_tick(struct mc_call *call);
+
 /* ---- lease.c: all need the shard's lock ---- */
 
 /* Of the object, its group considered. */
@@ -458,6 +466,16 @@ unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
  * (none of them takes objects now); MC_NO_AVAILABLE_HANDLE. */
 enum mc_status mc_place_named(struct mc_call *call, uint64_t size, struct mc_str name,
                               struct mc_replica *out);
+/* Changes the status of all segments of that name from one to another; how many there are, changed
+ * or not. */
+size_t mc_segments_set_status(struct mc_master *m, struct mc_str name, int from, int to);
+/* Live extents of the segments of that name. */
+uint64_t mc_segments_extents(struct mc_master *m, struct mc_str name);
+/* A segment name for one more replica of an object of this size: of `among` (empty = all), not in
+ * `except`, open, with room as far as one can tell; chosen at random. False when there is none. The
+ * name is copied into the arena. */
+bool mc_place_target(struct mc_call *call, uint64_t size, const struct mc_vec *among,
+                     const struct mc_vec *except, struct mc_str *name);
 /* Whether some segment of that name takes objects. segments_lock must be held. */
 enum mc_status mc_place_check(const struct mc_call *call, struct mc_str name);
 /* Whether some open segment would have room if it were empty. segments_lock must be held. */

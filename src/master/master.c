@@ -73,6 +73,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     pthread_rwlock_init(&m->segments_lock, NULL);
     m->dialects = mc_dialects_create(clock);
     m->tasks = mc_tasks_create();
+    m->drains = mc_drains_create();
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_init(&m->shards[i], &m->pages);
@@ -104,6 +105,7 @@ void mc_master_destroy(struct mc_master *m) {
     mc_clients_destroy(m);
     mc_page_pool_free(&m->pages);
     mc_dialects_destroy(m->dialects);
+    mc_drains_destroy(m->drains);
     mc_tasks_destroy(m->tasks);
     pthread_rwlock_destroy(&m->segments_lock);
     free((char *)m->config.root_fs_dir);
@@ -122,6 +124,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_put_expire_tick(&call);
     mc_budget_tick(&call);
     mc_tasks_tick(&call);
+    mc_drains_tick(&call);
     mc_evict_tick(&call);
     mc_lock_release(&m->tick_lock);
     mc_arena_free(&arena);

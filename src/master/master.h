@@ -110,6 +110,47 @@ struct mc_master_segment_info *mc_master_segments(struct mc_master *m, struct mc
 enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct mc_str key,
                               struct mc_arena *arena, struct mw_replica_list *out);
 
+/* ---- drain jobs ---- */
+
+enum mc_job_status {
+    MC_JOB_CREATED = 0,
+    MC_JOB_PLANNING = 1,
+    MC_JOB_RUNNING = 2,
+    MC_JOB_SUCCEEDED = 3,
+    MC_JOB_FAILED = 4,
+    MC_JOB_CANCELED = 5
+};
+#define MC_DRAIN_JOBS_MAX        64 /* kept; the oldest that have ended are forgotten */
+#define MC_DRAIN_SEGMENTS_MAX    256
+#define MC_DRAIN_CONCURRENCY_MAX 4096
+
+/* Begins to move everything off the segments, to `targets` (none = any other). They take nothing
+ * new from now on and are readable all the time; the job has succeeded, and they are DRAINED, when
+ * nothing is there any more that anybody could still be reading or writing. MC_INVALID_PARAMS (no
+ * segments, one that is a target too, concurrency 0, too many), MC_SEGMENT_NOT_FOUND,
+ * MC_UNAVAILABLE_IN_CURRENT_STATUS (a segment that is leaving or being drained already),
+ * MC_TASK_PENDING_LIMIT_EXCEEDED (too many jobs). */
+enum mc_status mc_master_drain(struct mc_master *m, const struct mc_vec *segments,
+                               const struct mc_vec *targets, uint64_t max_concurrency,
+                               struct mc_uuid *job);
+struct mc_master_job_info { /* strings live in the arena passed in */
+    struct mc_uuid id;
+    int status; /* enum mc_job_status */
+    int64_t created_ms, updated_ms;
+    struct mc_vec segments; /* of struct mc_str */
+    /* Objects: moved; tasks that failed; that could not be moved when last looked at (they are
+     * being written, copied, or there is no other place); being moved now. */
+    uint64_t succeeded, failed, blocked, active;
+    uint64_t migrated_bytes;
+    struct mc_str message;
+};
+/* MC_JOB_NOT_FOUND. */
+enum mc_status mc_master_job(struct mc_master *m, struct mc_uuid id, struct mc_arena *arena,
+                             struct mc_master_job_info *out);
+/* The segments take objects again; what was moved stays where it is.
+ * MC_UNAVAILABLE_IN_CURRENT_STATUS: objects are being moved just now, or the job has ended. */
+enum mc_status mc_master_job_cancel(struct mc_master *m, struct mc_uuid id);
+
 /* Proves that live extents are disjoint and equal the allocators' used set, that counters equal
  * what they count, and that every index entry can be found; appends a line for each fault. MC_OK
  * when there is none. Slow; stops the world. */

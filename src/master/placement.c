@@ -119,6 +119,33 @@ enum mc_status mc_place_named(struct mc_call *call, uint64_t size, struct mc_str
     return p.count == 1 ? MC_OK : MC_NO_AVAILABLE_HANDLE;
 }
 
+static bool named_in(const struct mc_vec *names, struct mc_str name) {
+    for (size_t i = 0; i < names->count; i++) {
+        if (mc_str_eq(((const struct mc_str *)names->items)[i], name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mc_place_target(struct mc_call *call, uint64_t size, const struct mc_vec *among,
+                     const struct mc_vec *except, struct mc_str *name) {
+    struct mc_master *m = call->m;
+    bool found = false;
+    pthread_rwlock_rdlock(&m->segments_lock);
+    size_t first = m->segment_count ? mc_random(m) % m->segment_count : 0;
+    for (size_t i = 0; i < m->segment_count && !found; i++) {
+        const struct mc_segment *s = m->segments[(first + i) % m->segment_count];
+        found = segment_open(call, s) && s->info.size >= size && !named_in(except, s->info.name) &&
+                (among->count == 0 || named_in(among, s->info.name));
+        if (found) {
+            *name = mc_arena_str(call->arena, s->info.name);
+        }
+    }
+    pthread_rwlock_unlock(&m->segments_lock);
+    return found;
+}
+
 /* From a random segment on, one after the other. A full segment costs one comparison, so all are
  * tried. */
 static void place_random(struct placement *p) {

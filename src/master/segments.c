@@ -311,6 +311,34 @@ enum mc_status mc_segment_status_by_id(struct mc_master *m, struct mc_uuid id, i
     return found;
 }
 
+size_t mc_segments_set_status(struct mc_master *m, struct mc_str name, int from, int to) {
+    size_t count = 0;
+    pthread_rwlock_wrlock(&m->segments_lock);
+    for (size_t i = 0; i < m->segment_count; i++) {
+        struct mc_segment *s = m->segments[i];
+        if (mc_str_eq(s->info.name, name)) {
+            int expected = from; /* relaxed: writers hold the lock, readers look again */
+            atomic_compare_exchange_strong_explicit(&s->status, &expected, to, memory_order_relaxed,
+                                                    memory_order_relaxed);
+            count++;
+        }
+    }
+    pthread_rwlock_unlock(&m->segments_lock);
+    return count;
+}
+
+uint64_t mc_segments_extents(struct mc_master *m, struct mc_str name) {
+    uint64_t extents = 0;
+    pthread_rwlock_rdlock(&m->segments_lock);
+    for (size_t i = 0; i < m->segment_count; i++) {
+        if (mc_str_eq(m->segments[i]->info.name, name)) {
+            extents += mc_allocator_count(m->segments[i]->allocator);
+        }
+    }
+    pthread_rwlock_unlock(&m->segments_lock);
+    return extents;
+}
+
 /* "10.0.0.1:80" -> "10.0.0.1"; "[fe80::1%eth0]:80" -> "fe80::1%eth0"; a bare IPv6 address stays. */
 static struct mc_str without_port(struct mc_str endpoint) {
     const char *colon = endpoint.len ? memchr(endpoint.ptr, ':', endpoint.len) : NULL;

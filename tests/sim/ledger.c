@@ -425,3 +425,17 @@ void sim_ledger_master_lost(struct sim *sim) {
     }
     memset(sim->writer_of, 0, sizeof(sim->writer_of));
 }
+
+void sim_ledger_drained(struct sim *sim, const struct sim_node *node) {
+    if (sim->profile.reuse_addresses) {
+        return; /* promises about memory that was there before cannot be told apart */
+    }
+    for (size_t i = 0; i < sim->extent_count; i++) {
+        const struct sim_extent *e = &sim->extents[i];
+        if (e->known && node->region != NULL && promised(e, sim_now_ms(sim)) &&
+            mc_range_inside(e->address, e->size, node->region->base, node->region->size)) {
+            breach(sim, "%s is drained, but a place of %s there is still promised",
+                   node->process.name, name_of(e->key));
+        }
+    }
+}

@@ -68,7 +68,8 @@ static void worker_main(void *arg) {
     while (!worker_stops(node)) {
         sim_sleep(&node->worker, node->worker.sim->profile.ping_ns);
         if (!worker_stops(node)) {
-            enum mc_status status = mc_ops_run_tasks(node->worker.ops, worker_stops, node);
+            size_t done;
+            enum mc_status status = mc_ops_run_tasks(node->worker.ops, worker_stops, node, &done);
             sim_note(node->worker.sim, (uint64_t)(unsigned)status);
         }
     }

@@ -12,6 +12,7 @@
  *     memory.c    the nodes' memory and moves to and from it, landing piece by piece
  *     node.c      a store node: mount, heartbeat, leave; its worker, which copies and moves
  *     workload.c  what the clients do
+ *     operator.c  who drains nodes
  *     auditor.c   what a calm cluster owes, at the end of a run
  *     oracle.c    which bytes a read may return (the view from outside)
  *     ledger.c    what the master has promised about places (the view from inside)
@@ -66,7 +67,8 @@ struct sim_options {
     X(answers_late) X(pieces) X(pieces_late) X(acks_lost) X(moves_refused) X(master_crashes) \
     X(node_crashes) X(client_crashes) X(cuts) X(leaves) X(remounts) X(failovers) X(renewals) \
     X(in_doubt) X(copies_asked) X(moves_asked) X(tasks_done) X(tasks_failed) X(copies_begun) \
-    X(copies_ended) X(moves_begun) X(moves_ended) X(replications_revoked) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked)
+    X(copies_ended) X(moves_begun) X(moves_ended) X(replications_revoked) \
+    X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked)
 /* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
@@ -112,6 +114,7 @@ struct sim_profile {
     unsigned crash_client, crash_node, crash_master, cut, leave; /* shares of one fault event */
     uint64_t fault_period_ns;
     bool checksum;
+    bool drains;          /* nodes are drained now and then */
     bool force;           /* removals may take what is leased */
     bool reuse_addresses; /* a node that restarts may have its memory where it was; only with
                              checksums */
@@ -207,7 +210,10 @@ struct sim {
     struct mc_master *master; /* NULL = down */
     struct mc_arena master_arena, spy_arena;
     uint64_t peer_words[MC_RPC_PEER_WORDS];
-    bool calm; /* no faults any more */
+    bool calm;                 /* no faults any more */
+    struct sim_node *draining; /* NULL = no drain goes on */
+    struct mc_uuid drain_job;
+    uint64_t next_drain_ns;
 
     struct sim_node nodes[SIM_NODES];
     struct sim_client clients[SIM_CLIENTS + 1];
@@ -270,6 +276,9 @@ void sim_node_crash(struct sim_node *node);
 /* workload.c */
 void sim_client_start(struct sim_client *client);
 
+/* operator.c */
+void sim_operator_tick(struct sim *sim);
+
 /* auditor.c */
 void sim_auditor_start(struct sim *sim);
 
@@ -293,5 +302,7 @@ void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns);
 void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request,
                     struct mc_str reply, uint64_t operation);
 void sim_ledger_master_lost(struct sim *sim);
+/* The master says that nobody reads or writes on the node any more. */
+void sim_ledger_drained(struct sim *sim, const struct sim_node *node);
 
 #endif

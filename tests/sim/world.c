@@ -245,6 +245,7 @@ static void master_lose(struct sim *sim) {
     if (sim->master != NULL) {
         mc_master_destroy(sim->master);
         sim->master = NULL;
+        sim->draining = NULL;
         sim_ledger_master_lost(sim);
     }
 }
@@ -255,6 +256,7 @@ static void master_tick(struct sim *sim, void *arg, uint64_t word) {
     }
     if (sim->master != NULL) {
         mc_master_tick(sim->master);
+        sim_operator_tick(sim);
     }
     sim_at(sim, sim->now_ns + sim->profile.tick_ns, master_tick, NULL, 0);
 }
@@ -400,6 +402,7 @@ static void choose_profile(struct sim *sim) {
                               .operations = one_of(sim, 25, 35, 45)};
     p->release_ms = p->timeout_ms + SIM_LATE_NS / MC_MS + one_of(sim, 500, 1500, 4000);
     p->force = sim_odds(sim, 40);
+    p->drains = sim_odds(sim, 40);
     p->reuse_addresses = p->checksum && sim_odds(sim, 50);
     if (p->faulty) {
         choose_faults(sim);
