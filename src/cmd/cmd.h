@@ -41,12 +41,14 @@ int mc_cmd_bench(int argc, char **argv);
 int mc_cmd_replay(int argc, char **argv);
 int mc_cmd_topo(int argc, char **argv);
 int mc_cmd_simulate(int argc, char **argv);
+int mc_cmd_links(int argc, char **argv);
+int mc_cmd_explain(int argc, char **argv);
 int mc_cmd_doctor(int argc, char **argv);
 extern const struct mc_option_set mc_up_options, mc_master_option_set, mc_node_options,
     mc_put_options, mc_get_options, mc_ls_options, mc_rm_options, mc_stat_options, mc_top_options,
     mc_bench_options, mc_replay_options, mc_simulate_options, mc_topo_options, mc_doctor_options,
     mc_transfer_bench_options, mc_tebench_options;
-extern const struct mc_option_set mc_drain_options;
+extern const struct mc_option_set mc_drain_options, mc_links_options, mc_explain_options;
 
 /* Parses; true when the program should go on. Otherwise *exit_status is what to return (0 after
  * --help, MC_EXIT_USAGE after the error was printed). */

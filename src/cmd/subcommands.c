@@ -22,6 +22,10 @@ const struct mc_subcommand mc_subcommands[] = {
      &mc_simulate_options},
     {"topo", "show this machine's network cards, GPUs and drives, and how near they are",
      mc_cmd_topo, &mc_topo_options},
+    {"links", "show what each rail of an engine carries and how it is", mc_cmd_links,
+     &mc_links_options},
+    {"explain", "say by which transport and rails a transfer would go, and why", mc_cmd_explain,
+     &mc_explain_options},
     {"doctor", "check this machine and say what to change", mc_cmd_doctor, &mc_doctor_options},
 };
 const size_t mc_subcommand_count = MC_ARRAY_LEN(mc_subcommands);

@@ -161,20 +161,30 @@ static uint64_t slice_size(uint64_t length, uint64_t wanted, uint64_t most) {
     return ((length - 1) / count / PAGE + 1) * PAGE;
 }
 
+uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_item *item,
+                             uint64_t length) {
+    uint64_t wanted = d->transport->ops->slice_bytes;
+    if (!d->sprayed) {
+        return slice_size(length, wanted, MC_SLICES_PER_TASK_MAX);
+    }
+    wanted = mc_spray_slice_bytes(length, mc_spray_usable(&d->spray, item), wanted);
+    return slice_size(length, wanted, MC_SPRAYED_PER_TASK_MAX);
+}
+
 static void plan_slices(struct mc_transfer_task *task, struct mc_transport *t,
                         const struct mc_slice_op *whole) {
-    uint64_t wanted = t != NULL ? t->ops->slice_bytes : 0;
-    uint64_t most = MC_SLICES_PER_TASK_MAX;
-    const struct mc_dispatch *d = t != NULL ? &t->engine->dispatch[t->index] : NULL;
-    if (d != NULL && d->sprayed) {
-        struct mc_spray_item item = {.tried = 0};
+    struct mc_spray_item item = {.tried = 0};
+    if (t == NULL) {
+        task->slice_bytes = whole->length;
+        return;
+    }
+    const struct mc_dispatch *d = &t->engine->dispatch[t->index];
+    if (d->sprayed) {
         mc_dispatch_set_distances(d, whole, task->rule, &item);
         memcpy(task->distance, item.distance, sizeof(task->distance));
         task->reach = item.reach;
-        wanted = mc_spray_slice_bytes(whole->length, mc_spray_usable(&d->spray, &item), wanted);
-        most = MC_SPRAYED_PER_TASK_MAX;
     }
-    task->slice_bytes = slice_size(whole->length, wanted, most);
+    task->slice_bytes = mc_plan_slice_bytes(d, &item, whole->length);
 }
 
 /* Decides the task's slot, transport (NULL: the descriptor must be fetched first) and number of

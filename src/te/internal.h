@@ -30,6 +30,7 @@
 #define MC_NOTIFY_MAX           4096
 
 struct mc_transfer_task;
+struct mc_dispatch;
 
 /* ---- segments ---- */
 
@@ -182,6 +183,9 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
 extern const struct mc_transport_ops mc_transport_local_ops;
 extern const struct mc_transport_ops mc_transport_file_ops;
 
+/* Of every slice of a request but the last; batch.c. */
+uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_item *item,
+                             uint64_t length);
 void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status error);
 /* All unfinished tasks; returns when ended. */
 void mc_batch_abort(struct mc_batch *batch, enum mc_status why);

@@ -811,7 +811,8 @@ const struct mc_policy_rule *mc_route_rule(const struct mc_route *route,
     if (engine->policy.rule_count == 0) {
         return NULL;
     }
-    struct mc_policy_question q = {.locality = locality_of(route),
+    struct mc_policy_question q = {.is_file = route->desc != NULL && route->desc->files != NULL,
+                                   .locality = locality_of(route),
                                    .priority = priority,
                                    .intent = intent,
                                    .local_memory = local,

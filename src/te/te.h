@@ -223,6 +223,12 @@ MC_MUST_USE enum mc_status mc_engine_create_with(const struct mc_engine_options 
                                                  const struct mc_transport_ops *const *table,
                                                  size_t count, struct mc_engine **engine);
 
+/* Appends what the engine would do with the request and why, for people. Posts nothing.
+ * MC_SEGMENT_NOT_FOUND, MC_INVALID_PARAMS. */
+MC_MUST_USE enum mc_status mc_engine_explain(struct mc_engine *engine,
+                                             const struct mc_transfer_request *request,
+                                             struct mc_buf *out);
+
 /* What transports need of the engine. */
 /* Numbers hold no 0 = default. */
 const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine);

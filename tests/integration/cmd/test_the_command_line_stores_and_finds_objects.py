@@ -102,7 +102,8 @@ def without_a_cluster(closing, scratch):
 
 def command_lines(closing, scratch):
     help_text = mooncake("--help").stdout.decode()
-    for verb in ("up", "replay", "master", "node", "put", "get", "ls", "rm", "stat", "top", "bench", "doctor"):
+    for verb in ("up", "replay", "master", "node", "put", "get", "ls", "rm", "stat", "top", "bench", "links", "explain",
+                 "doctor"):
         check(f"  {verb} " in help_text, f"{verb} is not in the help")
         own = mooncake(verb, "--help")
         check(own.returncode == 0 and b"Usage: mooncake" in own.stdout, f"{verb} --help: {own}")
