@@ -85,8 +85,11 @@ static double run(struct side *side, const struct target *target, enum mc_transf
     for (size_t b = 0; b < 2; b++) {
         for (size_t i = 0; i < half; i++) {
             size_t offset = (b * half + i) * size;
-            requests[b][i] = (struct mc_transfer_request){op, side->memory + offset, id,
-                                                          target->addr + offset, size};
+            requests[b][i] = (struct mc_transfer_request){.op = op,
+                                                          .local = side->memory + offset,
+                                                          .segment = id,
+                                                          .remote_addr = target->addr + offset,
+                                                          .length = size};
         }
     }
     check(mc_transfer(side->engine, requests[0], half, mc_deadline_in_ms(60000)), "first transfer");

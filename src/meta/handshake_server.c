@@ -181,7 +181,7 @@ static enum mc_status answer_body(struct conn *c, unsigned type, struct mc_str b
         answer_connection(c, body);
         return MC_OK;
     case MC_HANDSHAKE_METADATA:
-        c->server->handler.metadata(c->server->handler.ctx, &c->out);
+        c->server->handler.metadata(c->server->handler.ctx, body, &c->out);
         return MC_OK;
     case MC_HANDSHAKE_NOTIFY:
         return answer_notify(c, body);

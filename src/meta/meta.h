@@ -47,7 +47,8 @@ void mc_handshake_answer(struct mc_handshake_call *call, struct mc_str body);
 /* What the owner of the listener answers; called on the reactor's thread, must not block. */
 struct mc_handshake_handler {
     void *ctx;
-    void (*metadata)(void *ctx, struct mc_buf *reply); /* appends the own descriptor */
+    /* Appends the own descriptor; `request` is the peer's, or any JSON. */
+    void (*metadata)(void *ctx, struct mc_str request, struct mc_buf *reply);
     enum mc_status (*notify)(void *ctx, struct mc_str name, struct mc_str message);
     /* Takes the call (then true) and answers it, now or later; else it is answered with a
      * rejection. NULL = never. `body` is valid during the call only. */

@@ -129,8 +129,8 @@ static enum mc_status choose_name(struct mc_engine *engine) {
 
 /* ---- parts ---- */
 
-static void on_metadata(void *ctx, struct mc_buf *reply) {
-    mc_engine_describe(ctx, reply);
+static void on_metadata(void *ctx, struct mc_str request, struct mc_buf *reply) {
+    mc_engine_describe_to(ctx, request, reply);
 }
 
 static enum mc_status on_notify(void *ctx, struct mc_str name, struct mc_str message) {

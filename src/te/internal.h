@@ -282,7 +282,8 @@ struct mc_engine {
     pthread_mutex_t drain_lock; /* unregistering waits for users */
     pthread_cond_t drained;
     pthread_mutex_t descriptor_lock;
-    struct mc_buf descriptor; /* own JSON, of descriptor_generation */
+    struct mc_buf descriptor;     /* own JSON, of descriptor_generation */
+    struct mc_buf descriptor_tcp; /* the same with protocol "tcp"; empty when it has that */
     uint64_t descriptor_generation;
 
     /* publish.c; of engines with a metadata service */
@@ -347,6 +348,9 @@ void mc_memory_destroy(struct mc_engine *engine);
 struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr, uint64_t length);
 /* Appends the own descriptor. */
 void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out);
+/* The same for the peer that asks with its own: an upstream engine that speaks only tcp hears that
+ * this is what we speak. */
+void mc_engine_describe_to(struct mc_engine *engine, struct mc_str peer, struct mc_buf *out);
 /* Copies the own ranges into a descriptor; the caller frees desc->buffers. */
 void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc);
 

@@ -143,19 +143,34 @@ static void rebuild_descriptor_locked(struct mc_engine *engine) {
             t->ops->describe(t, json);
         }
     }
+    mc_buf_clear(&engine->descriptor_tcp);
+    (void)mc_segment_desc_print_as(json, "tcp", &engine->descriptor_tcp);
     mc_buf_clear(&engine->descriptor);
     mc_segment_desc_finish(json, &engine->descriptor);
     mc_segment_desc_free(&desc);
 }
 
-void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out) {
-    pthread_mutex_lock(&engine->descriptor_lock);
+static void refresh_descriptor_locked(struct mc_engine *engine) {
     uint64_t generation = atomic_load_explicit(&engine->memory_generation, memory_order_acquire);
     if (engine->descriptor_generation != generation) {
         rebuild_descriptor_locked(engine);
         engine->descriptor_generation = generation;
     }
+}
+
+void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out) {
+    pthread_mutex_lock(&engine->descriptor_lock);
+    refresh_descriptor_locked(engine);
     mc_buf_append(out, engine->descriptor.data, engine->descriptor.len);
+    pthread_mutex_unlock(&engine->descriptor_lock);
+}
+
+void mc_engine_describe_to(struct mc_engine *engine, struct mc_str peer, struct mc_buf *out) {
+    pthread_mutex_lock(&engine->descriptor_lock);
+    refresh_descriptor_locked(engine);
+    bool tcp = engine->descriptor_tcp.len > 0 && mc_segment_desc_wants_tcp(peer);
+    const struct mc_buf *text = tcp ? &engine->descriptor_tcp : &engine->descriptor;
+    mc_buf_append(out, text->data, text->len);
     pthread_mutex_unlock(&engine->descriptor_lock);
 }
 
@@ -388,6 +403,7 @@ void mc_memory_destroy(struct mc_engine *engine) {
     }
     free(engine->ranges);
     mc_buf_free(&engine->descriptor);
+    mc_buf_free(&engine->descriptor_tcp);
     pthread_rwlock_destroy(&engine->memory_lock);
     pthread_mutex_destroy(&engine->drain_lock);
     pthread_cond_destroy(&engine->drained);

@@ -70,6 +70,30 @@ void *mc_segment_desc_json(const struct mc_segment_desc *desc) {
     return root;
 }
 
+bool mc_segment_desc_print_as(void *json, const char *protocol, struct mc_buf *out) {
+    json_t *own = json_incref(json_object_get(json, "protocol"));
+    bool other = strcmp(json_string_value(own), protocol) != 0;
+    if (other) {
+        json_object_set_new(json, "protocol", json_string(protocol));
+        char *text = json_dumps(json, JSON_COMPACT);
+        MC_ASSERT(text != NULL);
+        mc_buf_puts(out, text);
+        free(text);
+        json_object_set(json, "protocol", own);
+    }
+    json_decref(own);
+    return other;
+}
+
+bool mc_segment_desc_wants_tcp(struct mc_str json) {
+    json_t *root = json_loadb(json.ptr ? json.ptr : "", json.len, 0, NULL);
+    const char *protocol = json_string_value(json_object_get(root, "protocol"));
+    bool wants = protocol != NULL && strcmp(protocol, "tcp") == 0 &&
+                 json_object_get(root, "mooncake_c") == NULL;
+    json_decref(root);
+    return wants;
+}
+
 void mc_segment_desc_finish(void *json, struct mc_buf *out) {
     char *text = json_dumps(json, JSON_COMPACT);
     MC_ASSERT(text != NULL);

@@ -71,6 +71,12 @@ struct mc_segment_desc {
 /* A new jansson object, to which transports add what they have to say ("mooncake_c" is a member
  * object). */
 void *mc_segment_desc_json(const struct mc_segment_desc *desc);
+/* Appends it as compact JSON with another `protocol`; keeps it. False: that is its protocol anyway.
+ */
+bool mc_segment_desc_print_as(void *json, const char *protocol, struct mc_buf *out);
+/* Whether the descriptor is of an upstream engine that speaks only tcp. Such an engine goes by the
+ * `protocol` of its peer, which names one. */
+bool mc_segment_desc_wants_tcp(struct mc_str json);
 /* Appends it as compact JSON and frees it. */
 void mc_segment_desc_finish(void *json, struct mc_buf *out);
 /* MC_ERR_PROTOCOL (logged at debug level with the reason) unless the whole text is one usable

@@ -53,7 +53,11 @@ mc_segment_id rdma_segment_of(struct rdma_side *from, struct rdma_side *to) {
 
 enum mc_status rdma_move(struct rdma_side *from, mc_segment_id to, enum mc_transfer_op op,
                          char *local, const char *remote, size_t length, uint64_t timeout_ms) {
-    const struct mc_transfer_request request = {op, local, to, (uint64_t)(uintptr_t)remote, length};
+    const struct mc_transfer_request request = {.op = op,
+                                                .local = local,
+                                                .segment = to,
+                                                .remote_addr = (uint64_t)(uintptr_t)remote,
+                                                .length = length};
     return mc_transfer(from->engine, &request, 1, mc_deadline_in_ms(timeout_ms));
 }
 

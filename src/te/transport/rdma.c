@@ -12,7 +12,6 @@
 
 #define SLICE_BYTES  (256ull << 10)
 #define COST         50
-#define FAR_PERCENT  20 /* of a NIC at another NUMA node than the memory */
 #define SPIN_NS      (50 * 1000ull)
 #define POST_TRIES   8
 #define DEVICES_SEEN 256
@@ -172,9 +171,7 @@ static uint32_t rdma_rail_distance(struct mc_transport *base, unsigned rail,
     if (rail >= t->context_count) {
         return UINT32_MAX;
     }
-    int here = t->contexts[rail]->info.numa_node;
-    int memory = rdma_memory_node(&t->memory, (uint64_t)(uintptr_t)slice->local);
-    return here < 0 || memory < 0 || here == memory ? 0 : FAR_PERCENT;
+    return rdma_memory_distance(&t->memory, (uint64_t)(uintptr_t)slice->local, rail);
 }
 
 /* ---- posting ---- */
@@ -285,32 +282,6 @@ static void rdma_cancel(struct mc_transport *base, struct mc_segment *segment, v
 
 /* ---- what peers are told ---- */
 
-/* NICs at the location's NUMA node are preferred, the others available. */
-static void add_row(const struct rdma_transport *t, json_t *matrix, const char *location,
-                    int node) {
-    json_t *preferred = json_array(), *available = json_array();
-    for (unsigned i = 0; i < t->context_count; i++) {
-        int at = t->contexts[i]->info.numa_node;
-        json_t *list = node < 0 || at < 0 || at == node ? preferred : available;
-        json_array_append_new(list, json_string(t->contexts[i]->name));
-    }
-    json_object_set_new(matrix, location, json_pack("[o, o]", preferred, available));
-}
-
-static json_t *matrix_json(const struct rdma_transport *t) {
-    json_t *matrix = json_object();
-    char location[24];
-    add_row(t, matrix, "*", -1);
-    add_row(t, matrix, "cpu:0", 0);
-    for (unsigned i = 0; i < t->context_count; i++) {
-        if (t->contexts[i]->info.numa_node > 0) {
-            snprintf(location, sizeof(location), "cpu:%d", t->contexts[i]->info.numa_node);
-            add_row(t, matrix, location, t->contexts[i]->info.numa_node);
-        }
-    }
-    return matrix;
-}
-
 static void rdma_describe(struct mc_transport *base, void *json_object) {
     struct rdma_transport *t = rdma_of(base);
     json_t *root = json_object, *devices = json_array();
@@ -323,7 +294,7 @@ static void rdma_describe(struct mc_transport *base, void *json_object) {
     }
     json_object_set_new(root, "protocol", json_string("rdma"));
     json_object_set_new(root, "devices", devices);
-    json_object_set_new(root, "priority_matrix", matrix_json(t));
+    json_object_set_new(root, "priority_matrix", rdma_topology_json(t));
     rdma_memory_describe(&t->memory, root);
 }
 
@@ -375,7 +346,7 @@ static void open_contexts(struct rdma_transport *t) {
     char(*names)[RDMA_NAME_MAX] = mc_zalloc(DEVICES_SEEN * sizeof(*names));
     size_t count = mc_min_u64(t->provider->list(names, DEVICES_SEEN), DEVICES_SEEN);
     for (size_t i = 0; i < count; i++) {
-        if (!rdma_config_wants(names[i])) {
+        if (!rdma_topology_wants(names[i])) {
             mc_info("rdma: nic=%s is left out by MC_TE_FILTERS", names[i]);
             continue;
         }
@@ -412,6 +383,9 @@ enum mc_status rdma_start_with(struct mc_engine *engine, unsigned index,
     rdma_memory_init(&t->memory, t);
     rdma_config_read(&t->config);
     open_contexts(t);
+    if (t->context_count > 0) {
+        rdma_topology_open(t);
+    }
     enum mc_status status = t->context_count == 0 ? MC_NOT_SUPPORTED : MC_OK;
     if (status == MC_OK && (status = mc_workers_create(&t->callers)) == MC_OK) {
         status = mc_workers_create(&t->servants);

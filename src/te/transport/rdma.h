@@ -10,6 +10,7 @@
  *   rdma_connect.c   how endpoints come up and go: handshakes, room, eviction
  *   rdma_pool.c      SIEVE
  *   rdma_memory.c    registered ranges and their keys; rdma_region.c: one region with one NIC
+ *   rdma_topology.c  where NICs are: distances, priority matrix, filters
  *   rdma_peer.c      an opened segment's NICs, and which of them a slice goes to
  *
  * Locks, in the order in which they may be taken: context, endpoint; those of memory and peers are
@@ -28,6 +29,9 @@
 #include "te/worker.h"
 #include "wire/rdma_setup.h"
 #include "wire/segment_desc.h"
+
+struct rdma_transport;
+struct rdma_context;
 
 #define RDMA_CONTEXTS_MAX MC_RAILS_MAX
 #define RDMA_POLL_BATCH   64
@@ -51,8 +55,6 @@ struct rdma_config {
     uint64_t pause_ns;   /* the longest that a failed path rests: MC_RDMA_RAIL_PAUSE_SECONDS */
 };
 void rdma_config_read(struct rdma_config *config);
-/* Whether a NIC is wanted: MC_TE_FILTERS, MC_TE_FILTERS_EXCLUDE, MC_MS_FILTERS. */
-bool rdma_config_wants(const char *nic);
 
 /* The GID that peers are told, of a port's table: `wanted` >= 0 is taken as it is when it exists.
  * Else on Ethernet RoCEv2 before v1, IPv4-mapped before other global before link-local; on
@@ -62,15 +64,23 @@ bool rdma_choose_gid(const struct rdma_gid *gids, size_t count, bool ethernet, i
 /* The largest power of two of 256..4096 that exceeds none of the three; 0 = not known. */
 uint32_t rdma_choose_mtu(uint32_t port, uint32_t configured, uint32_t peer);
 
+/* ---- places (rdma_topology.c) ---- */
+
+/* Whether a NIC is wanted: MC_TE_FILTERS (MC_MS_FILTERS), MC_TE_FILTERS_EXCLUDE. */
+bool rdma_topology_wants(const char *nic);
+/* The contexts are open. */
+void rdma_topology_open(struct rdma_transport *t);
+/* From a NIC to memory at a location, as mc_transport_ops.rail_distance has it. */
+uint32_t rdma_topology_distance(const struct rdma_context *context, const char *location);
+/* The priority matrix for peers, a new jansson object. */
+void *rdma_topology_json(const struct rdma_transport *t);
+
 /* ---- the provider (rdma_load.c) ---- */
 
 /* Of the module transport-rdma.so, loaded once a process; NULL when there is none. */
 const struct rdma_provider *rdma_provider_load(void);
 
 /* ---- endpoints (rdma_endpoint.c) ---- */
-
-struct rdma_transport;
-struct rdma_context;
 
 /* WAITING (for room) -> OPENING (has or makes queue pairs, a handshake is under way) -> UP ->
  * DRAINING (evicted or closed by the peer: what was posted goes on, nothing new) -> gone; any ->
@@ -287,8 +297,8 @@ void rdma_memory_remove(struct rdma_memory *memory, const struct mc_memory *m);
  * address is not registered. */
 bool rdma_memory_key(struct rdma_memory *memory, uint64_t addr, unsigned context, uint32_t *lkey,
                      uint64_t *length);
-/* The NUMA node of the memory; -1 = not known. */
-int rdma_memory_node(struct rdma_memory *memory, uint64_t addr);
+/* How far a NIC is from the memory; 0 when that is not registered. */
+uint32_t rdma_memory_distance(struct rdma_memory *memory, uint64_t addr, unsigned context);
 /* Whether the whole range is registered. */
 bool rdma_memory_covers(struct rdma_memory *memory, uint64_t addr, uint64_t length);
 /* One region with one NIC (rdma_region.c); 0 or an errno value. */
@@ -336,6 +346,8 @@ struct rdma_transport {
     struct rdma_config config;
     struct rdma_context *contexts[RDMA_CONTEXTS_MAX];
     unsigned context_count;
+    const struct mc_topo *topo;          /* the engine's; NULL when it knows none of our NICs */
+    const struct mc_topo_matrix *matrix; /* likewise */
     struct rdma_memory memory;
     /* Two sets of threads, so that two engines that wait for each other's answers both still
      * answer: those that wait for peers, and those that serve them and wait for nobody. */

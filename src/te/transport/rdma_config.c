@@ -30,29 +30,6 @@ void rdma_config_read(struct rdma_config *c) {
     };
 }
 
-/* Whether `name` is an element of a comma-separated list. */
-static bool listed(const char *list, const char *name) {
-    size_t len = strlen(name);
-    while (*list != '\0') {
-        list += strspn(list, ", ");
-        size_t item = strcspn(list, ", ");
-        if (item == len && memcmp(list, name, len) == 0) {
-            return true;
-        }
-        list += item;
-    }
-    return false;
-}
-
-bool rdma_config_wants(const char *nic) {
-    const char *only = getenv("MC_TE_FILTERS"), *not = getenv("MC_TE_FILTERS_EXCLUDE");
-    if (only == NULL || only[0] == '\0') {
-        only = getenv("MC_MS_FILTERS");
-    }
-    return (only == NULL || only[0] == '\0' || listed(only, nic)) &&
-           (not == NULL || !listed(not, nic));
-}
-
 /* ---- GID ---- */
 
 static bool is_v4_mapped(const uint8_t gid[16]) {

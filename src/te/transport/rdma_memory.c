@@ -21,7 +21,7 @@ struct rdma_range {
     uint64_t addr;
     uint64_t length;
     bool remote;
-    int node;       /* NUMA, of location "cpu:N"; -1 = unknown */
+    uint32_t distance[RDMA_CONTEXTS_MAX];
     uint64_t chunk; /* bytes of every region but the last */
     size_t chunks;
     unsigned contexts;
@@ -137,20 +137,15 @@ static const struct rdma_range *find_locked(const struct rdma_memory *memory, ui
     return i < memory->count && memory->ranges[i]->addr <= addr ? memory->ranges[i] : NULL;
 }
 
-static int node_of(const char *location) {
-    uint64_t node;
-    return strncmp(location, "cpu:", 4) == 0 && mc_parse_u64(location + 4, 0, 4095, &node) == MC_OK
-               ? (int)node
-               : -1;
-}
-
 void rdma_memory_add(struct rdma_memory *memory, const struct mc_memory *m) {
     struct rdma_transport *t = memory->transport;
     struct rdma_range *range = mc_zalloc(sizeof(*range));
     range->addr = m->addr;
     range->length = m->length;
     range->remote = m->remote;
-    range->node = node_of(m->location);
+    for (unsigned i = 0; i < t->context_count; i++) {
+        range->distance[i] = rdma_topology_distance(t->contexts[i], m->location);
+    }
     range->chunk = mc_min_u64(m->length, largest_region(t));
     range->chunks = (size_t)((m->length - 1) / range->chunk + 1);
     range->contexts = t->context_count;
@@ -212,12 +207,12 @@ bool rdma_memory_key(struct rdma_memory *memory, uint64_t addr, unsigned context
     return range != NULL;
 }
 
-int rdma_memory_node(struct rdma_memory *memory, uint64_t addr) {
+uint32_t rdma_memory_distance(struct rdma_memory *memory, uint64_t addr, unsigned context) {
     pthread_rwlock_rdlock(&memory->lock);
     const struct rdma_range *range = find_locked(memory, addr);
-    int node = range == NULL ? -1 : range->node;
+    uint32_t distance = range == NULL ? 0 : range->distance[context];
     pthread_rwlock_unlock(&memory->lock);
-    return node;
+    return distance;
 }
 
 bool rdma_memory_covers(struct rdma_memory *memory, uint64_t addr, uint64_t length) {

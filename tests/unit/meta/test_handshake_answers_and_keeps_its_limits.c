@@ -25,7 +25,7 @@ struct scene {
     _Atomic(struct mc_handshake_call *) call; /* to be answered by the test */
 };
 
-static void on_metadata(void *ctx, struct mc_buf *reply) {
+static void on_metadata(void *ctx, struct mc_str request, struct mc_buf *reply) {
     mc_buf_puts(reply, "{\"name\":\"me\"}");
 }
 

@@ -49,13 +49,13 @@ static void test_mtu_is_the_smallest_of_all(void **state) {
 
 static void test_filters_name_nics(void **state) {
     setenv("MC_TE_FILTERS", "mlx5_0, mlx5_10", 1);
-    assert_true(rdma_config_wants("mlx5_0"));
-    assert_true(rdma_config_wants("mlx5_10"));
-    assert_false(rdma_config_wants("mlx5_1"));
-    setenv("MC_TE_FILTERS_EXCLUDE", "mlx5_0", 1);
-    assert_false(rdma_config_wants("mlx5_0"));
+    assert_true(rdma_topology_wants("mlx5_0"));
+    assert_true(rdma_topology_wants("mlx5_10"));
+    assert_false(rdma_topology_wants("mlx5_1"));
     unsetenv("MC_TE_FILTERS");
-    assert_true(rdma_config_wants("mlx5_1"));
+    setenv("MC_TE_FILTERS_EXCLUDE", "mlx5_0", 1);
+    assert_false(rdma_topology_wants("mlx5_0"));
+    assert_true(rdma_topology_wants("mlx5_1"));
     unsetenv("MC_TE_FILTERS_EXCLUDE");
 }
 

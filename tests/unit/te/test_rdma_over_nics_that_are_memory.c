@@ -172,6 +172,33 @@ static void test_an_upstream_peer_is_served(void **state) {
     rdma_side_close(&a);
 }
 
+/* Upstream's engines go by the one protocol that a descriptor names. */
+static void test_a_peer_hears_of_the_protocol_that_it_speaks(void **state) {
+    static const struct {
+        const char *request, *protocol;
+    } cases[] = {
+        {"{\"protocol\":\"tcp\",\"name\":\"x\"}", "\"protocol\":\"tcp\""},
+        {"{\"protocol\":\"rdma\",\"name\":\"x\"}", "\"protocol\":\"rdma\""},
+        {"{\"protocol\":\"tcp\",\"mooncake_c\":{}}", "\"protocol\":\"rdma\""},
+        {"{}", "\"protocol\":\"rdma\""},
+        {"noise", "\"protocol\":\"rdma\""},
+    };
+    struct mc_handshake_limits limits;
+    struct rdma_side a;
+    rdma_side_open(&a, "0", 4096, 0);
+    mc_handshake_limits_init(&limits);
+    for (size_t i = 0; i < MC_ARRAY_LEN(cases); i++) {
+        struct mc_buf text = {0};
+        assert_ok(mc_handshake_metadata("127.0.0.1", mc_engine_rpc_port(a.engine),
+                                        mc_str_from(cases[i].request), &limits, MC_NO_DEADLINE,
+                                        &text));
+        assert_non_null(strstr(mc_buf_cstr(&text), cases[i].protocol));
+        assert_non_null(strstr(mc_buf_cstr(&text), "\"gid\":"));
+        mc_buf_free(&text);
+    }
+    rdma_side_close(&a);
+}
+
 static int nothing_is_left(void **state) {
     assert_int_equal(fake_nics_queue_pairs(), 0);
     return 0;
@@ -192,6 +219,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_an_old_generation_is_refused),
         cmocka_unit_test(test_requests_that_cannot_be_served_say_why),
         cmocka_unit_test(test_an_upstream_peer_is_served),
+        cmocka_unit_test(test_a_peer_hears_of_the_protocol_that_it_speaks),
     };
     ops = mc_transport_rdma_ops;
     ops.start = fake_nics_ops.start;
