@@ -21,7 +21,7 @@ engine() { # write|read SIZE
 echo "op size verbs engine ratio (MB/s)"
 for op in write read; do
     for size in 65536 1048576; do
-        messages=$((size == 65536 ? 2000 : 200))
+        messages=$((size == 65536 ? 1000 : 100))
         for ((round = 0; round < rounds; round++)); do
             v=$(verbs $op $size $messages)
             e=$(engine $op $size)

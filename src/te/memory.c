@@ -19,6 +19,7 @@
 #define USERS_DRAINING        0x80000000u
 #define DESCRIPTOR_FIXED      1024 /* bytes of descriptor JSON apart from buffers */
 #define DESCRIPTOR_PER_BUFFER 120  /* and for each, apart from its location */
+#define DESCRIPTOR_PER_KEY    12   /* and for each key of a NIC */
 
 void mc_memory_init(struct mc_engine *engine) {
     pthread_rwlock_init(&engine->memory_lock, NULL);
@@ -176,8 +177,14 @@ void mc_engine_describe_to(struct mc_engine *engine, struct mc_str peer, struct 
 
 /* ---- registering ---- */
 
-static uint64_t estimate(const struct mc_memory *m) {
-    return m->remote ? DESCRIPTOR_PER_BUFFER + strlen(m->location) : 0;
+static uint64_t estimate(const struct mc_engine *engine, const struct mc_memory *m) {
+    uint64_t bytes = DESCRIPTOR_PER_BUFFER + strlen(m->location);
+    for (unsigned i = 0; i < engine->transport_count; i++) {
+        if (engine->transports[i]->ops->handshake != NULL) { /* it names two keys a rail */
+            bytes += DESCRIPTOR_PER_KEY * 2 * engine->dispatch[i].rail_count;
+        }
+    }
+    return m->remote ? bytes : 0;
 }
 
 static enum mc_status insert_locked(struct mc_engine *engine, struct mc_memory_entry *entry) {
@@ -186,7 +193,7 @@ static enum mc_status insert_locked(struct mc_engine *engine, struct mc_memory_e
     if (at < engine->range_count && engine->ranges[at]->base.addr < m->addr + m->length) {
         return MC_ERR_OVERLAP;
     }
-    uint64_t bytes = engine->descriptor_estimate + estimate(m);
+    uint64_t bytes = engine->descriptor_estimate + estimate(engine, m);
     if (engine->range_count >= MC_SEGMENT_BUFFERS_MAX ||
         bytes > mc_meta_limits(engine->meta)->max_frame_bytes) {
         mc_error("too many registered buffers count=%zu descriptor_bytes=%llu "
@@ -218,7 +225,7 @@ static struct mc_memory_entry *extract(struct mc_engine *engine, uint64_t addr, 
         engine->range_count--;
         memmove(&engine->ranges[at], &engine->ranges[at + 1],
                 (engine->range_count - at) * sizeof(*engine->ranges));
-        engine->descriptor_estimate -= estimate(&entry->base);
+        engine->descriptor_estimate -= estimate(engine, &entry->base);
         atomic_fetch_add_explicit(&engine->memory_generation, 1, memory_order_release);
     }
     pthread_rwlock_unlock(&engine->memory_lock);

@@ -405,7 +405,7 @@ static enum mc_status rdma_start(struct mc_engine *engine, unsigned index,
                                  struct mc_transport **out) {
     const char *force_tcp = getenv("MC_FORCE_TCP");
     const struct rdma_provider *provider = NULL;
-    if (force_tcp == NULL || force_tcp[0] == '\0') {
+    if ((force_tcp == NULL || force_tcp[0] == '\0') && rdma_device_exists()) {
         provider = rdma_provider_load();
     }
     return provider == NULL ? MC_NOT_SUPPORTED : rdma_start_with(engine, index, provider, out);

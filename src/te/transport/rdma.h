@@ -77,6 +77,8 @@ void *rdma_topology_json(const struct rdma_transport *t);
 
 /* ---- the provider (rdma_load.c) ---- */
 
+/* Whether the kernel knows an RDMA device: most machines have none, and need not load anything. */
+bool rdma_device_exists(void);
 /* Of the module transport-rdma.so, loaded once a process; NULL when there is none. */
 const struct rdma_provider *rdma_provider_load(void);
 

@@ -4,6 +4,7 @@
  * installation put it. The module links libibverbs; a machine without it has no RDMA, and that is
  * all.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -81,6 +82,18 @@ static const struct rdma_provider *find(void) {
         }
     }
     return provider != NULL ? provider : try_path(MC_MODULE_DIR, "");
+}
+
+bool rdma_device_exists(void) {
+    DIR *dir = opendir("/sys/class/infiniband");
+    bool any = false;
+    for (struct dirent *entry; dir != NULL && !any && (entry = readdir(dir)) != NULL;) {
+        any = entry->d_name[0] != '.';
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return any;
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
