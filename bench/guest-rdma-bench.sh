@@ -25,7 +25,7 @@ for op in write read; do
         for ((round = 0; round < rounds; round++)); do
             v=$(verbs $op $size $messages)
             e=$(engine $op $size)
-            echo "$op $size ${v:-0} ${e:-0}" | awk '{printf "%s %d %.1f %.1f %.2f\n", $1, $2, $3, $4, $3 > 0 ? $4 / $3 : 0}' |
+            echo "$op $size ${v:-0} ${e:-0}" | awk '{printf "%s %d %.1f %.1f %.2f\n", $1, $2, $3, $4, ($3 > 0 ? $4 / $3 : 0)}' |
                 tee -a /tmp/table
         done
     done

@@ -24,10 +24,22 @@ static bool names_ours(const struct rdma_transport *t, const struct mc_topo_matr
     return false;
 }
 
+/* Looking at the whole machine takes a while; it says nothing of devices that are not on PCI,
+ * unless the user does. */
+static bool worth_asking(const struct rdma_transport *t) {
+    const char *custom = getenv("MC_CUSTOM_TOPO_JSON");
+    bool worth = custom != NULL && custom[0] != '\0';
+    for (unsigned i = 0; i < t->context_count; i++) {
+        worth |= t->contexts[i]->info.pci[0] != '\0';
+    }
+    return worth;
+}
+
 void rdma_topology_open(struct rdma_transport *t) {
     const struct mc_topo *topo = NULL;
     const struct mc_topo_matrix *matrix = NULL;
-    if (mc_engine_topo(t->base.engine, &topo, &matrix) == MC_OK && names_ours(t, matrix)) {
+    if (worth_asking(t) && mc_engine_topo(t->base.engine, &topo, &matrix) == MC_OK &&
+        names_ours(t, matrix)) {
         t->topo = topo;
         t->matrix = matrix;
     }

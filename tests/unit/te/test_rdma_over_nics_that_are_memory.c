@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "support/fake_nics.h"
 #include "support/rdma_suite.h"
@@ -199,6 +200,41 @@ static void test_a_peer_hears_of_the_protocol_that_it_speaks(void **state) {
     rdma_side_close(&a);
 }
 
+static char *descriptor_of(struct rdma_side *side) {
+    struct mc_handshake_limits limits;
+    struct mc_buf text = {0};
+    mc_handshake_limits_init(&limits);
+    assert_ok(mc_handshake_metadata("127.0.0.1", mc_engine_rpc_port(side->engine), MC_STR("{}"),
+                                    &limits, MC_NO_DEADLINE, &text));
+    (void)mc_buf_cstr(&text);
+    return text.data;
+}
+
+/* Without a matrix of the user, NICs are placed by the NUMA node that their driver names. */
+static void test_peers_are_told_which_nics_are_near(void **state) {
+    char path[] = "/tmp/mc-matrix-XXXXXX";
+    static const char matrix[] = "{\"cpu:0\":[[\"nic4\"],[\"nic0\"]]}";
+    struct rdma_side a;
+    rdma_side_open(&a, "0,4", 4096, 0);
+    char *text = descriptor_of(&a);
+    assert_non_null(strstr(text, "\"cpu:0\":[[\"nic0\"],[\"nic4\"]]"));
+    assert_non_null(strstr(text, "\"cpu:1\":[[\"nic4\"],[\"nic0\"]]"));
+    free(text);
+    rdma_side_close(&a);
+
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, matrix, strlen(matrix)) == (ssize_t)strlen(matrix));
+    close(fd);
+    setenv("MC_CUSTOM_TOPO_JSON", path, 1);
+    rdma_side_open(&a, "0,4", 4096, 0);
+    unsetenv("MC_CUSTOM_TOPO_JSON");
+    text = descriptor_of(&a);
+    assert_non_null(strstr(text, matrix));
+    free(text);
+    rdma_side_close(&a);
+    unlink(path);
+}
+
 static int nothing_is_left(void **state) {
     assert_int_equal(fake_nics_queue_pairs(), 0);
     return 0;
@@ -220,6 +256,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_requests_that_cannot_be_served_say_why),
         cmocka_unit_test(test_an_upstream_peer_is_served),
         cmocka_unit_test(test_a_peer_hears_of_the_protocol_that_it_speaks),
+        cmocka_unit_test(test_peers_are_told_which_nics_are_near),
     };
     ops = mc_transport_rdma_ops;
     ops.start = fake_nics_ops.start;
