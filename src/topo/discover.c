@@ -8,6 +8,7 @@
  * within a vendor.
  */
 #include <hwloc.h>
+#include <pthread.h>
 #include <stdio.h>
 
 #include "base/log.h"
@@ -278,8 +279,19 @@ static int by_kind_and_number(const void *a, const void *b) {
     return strverscmp(x->name, y->name);
 }
 
+/* hwloc closes its plugins with the last topology, and what the PCI library has read by then (the
+ * names of all cards there are, a megabyte) is lost, to be read and lost again the next time. One
+ * topology that is never ended keeps them. */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static hwloc_topology_t keeps_plugins; /* a registry: set once */
+
+static void keep_plugins(void) {
+    (void)hwloc_topology_init(&keeps_plugins);
+}
+
 static enum mc_status load(const struct mc_topo_source *source, hwloc_topology_t *out) {
     hwloc_topology_t hw;
+    pthread_once(&once, keep_plugins);
     if (hwloc_topology_init(&hw) != 0) {
         mc_error("hwloc cannot start");
         return MC_ERR_IO;
