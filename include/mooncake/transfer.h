@@ -72,6 +72,9 @@ struct mc_engine_options {
     bool lazy_memory;            /* pages of mc_memory_alloc come by use, not in advance
                                     (MC_LAZY_MEMORY) */
     uint32_t connect_timeout_ms; /* 0 = 5000 (MC_HANDSHAKE_CONNECT_TIMEOUT, in seconds) */
+    /* Size of the huge pages that mc_memory_alloc takes where the system's pool has enough, 2 MiB
+     * or 1 GiB; 0 = ordinary pages (MC_STORE_USE_HUGEPAGE, MC_STORE_HUGEPAGE_SIZE). */
+    uint64_t huge_page_bytes;
     /* How transports and rails are chosen: JSON, or the path of a file with it (docs/te.md); NULL =
      * the default, which suits (MC_TENT_CONF). */
     const char *policy;

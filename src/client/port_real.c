@@ -409,9 +409,9 @@ static const void *map_own(struct mc_real_port *real, uint64_t addr, uint64_t le
         return NULL;
     }
     const void *data = NULL;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t page = memory->memfd >= 0 ? memory->page_bytes : 1;
     uint64_t offset = (addr - memory->addr) / page * page;
-    size_t map_length = addr - memory->addr - offset + length;
+    size_t map_length = (addr - memory->addr - offset + length + page - 1) / page * page;
     void *map = MAP_FAILED;
     if (memory->memfd >= 0) {
         map = mmap(NULL, map_length, PROT_READ, MAP_SHARED, memory->memfd, (off_t)offset);

@@ -16,6 +16,7 @@
 #include "te/policy.h"
 #include "te/qos_host.h"
 #include "te/spray.h"
+#include "te/pages.h"
 #include "te/te.h"
 #include "te/worker.h"
 #include "wire/segment_desc.h"
@@ -331,7 +332,7 @@ struct mc_engine {
 struct mc_populate;
 /* Gives a mapping its pages in the background, and counts their bytes. NULL when it is small or no
  * thread can be had. */
-struct mc_populate *mc_populate_start(void *base, size_t length, struct mc_metric *ready);
+struct mc_populate *mc_populate_start(const struct mc_pages *pages, struct mc_metric *ready);
 /* Before the mapping goes. NULL is allowed. */
 void mc_populate_stop(struct mc_populate *p);
 
@@ -340,6 +341,7 @@ struct mc_memory_entry {
     struct mc_memory base; /* first */
     struct mc_engine *engine;
     bool allocated;               /* by mc_memory_alloc: base.addr is a mapping of base.memfd */
+    struct mc_pages pages;        /* of these */
     struct mc_populate *populate; /* of these; NULL = not filled in advance */
 };
 void mc_memory_init(struct mc_engine *engine);

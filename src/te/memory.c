@@ -6,10 +6,7 @@
  * range that is being unregistered first leaves the array (no new users), then waits until its last
  * user has gone: bit 31 of `users` says that somebody waits.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/export.h"
@@ -244,15 +241,17 @@ static void retire(struct mc_engine *engine, struct mc_memory_entry *entry) {
 }
 
 static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t length,
-                          const char *location, unsigned flags, int memfd,
+                          const char *location, unsigned flags, const struct mc_pages *pages,
                           struct mc_memory_entry **out) {
     struct mc_memory_entry *entry = mc_zalloc(sizeof(*entry));
     entry->engine = engine;
-    entry->allocated = memfd >= 0;
+    entry->allocated = pages != NULL;
+    entry->pages = pages != NULL ? *pages : (struct mc_pages){0};
     entry->base.addr = addr;
     entry->base.length = length;
     entry->base.remote = (flags & MC_MEMORY_LOCAL_ONLY) == 0;
-    entry->base.memfd = memfd;
+    entry->base.memfd = pages != NULL ? pages->fd : -1;
+    entry->base.page_bytes = entry->pages.page_bytes;
     entry->base.shm_slot = -1;
     snprintf(entry->base.location, sizeof(entry->base.location), "%s", location);
     for (unsigned i = 0; i < engine->transport_count; i++) {
@@ -289,7 +288,7 @@ MC_PUBLIC enum mc_status mc_memory_register(struct mc_engine *engine, void *addr
         return MC_INVALID_PARAMS;
     }
     struct mc_memory_entry *entry;
-    return add(engine, start, length, location, flags, -1, &entry);
+    return add(engine, start, length, location, flags, NULL, &entry);
 }
 
 static void remove_entry(struct mc_engine *engine, struct mc_memory_entry *entry) {
@@ -312,40 +311,6 @@ MC_PUBLIC enum mc_status mc_memory_unregister(struct mc_engine *engine, void *ad
 
 /* ---- memory that same-host peers can map ---- */
 
-static size_t mapping_length(uint64_t length) {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    return (size_t)((length + page - 1) / page * page);
-}
-
-/* A memfd of fixed size: it can neither shrink nor grow, so that no mapping of it, in any process,
- * can fault. */
-static enum mc_status make_memfd(size_t length, int *out) {
-    int fd = memfd_create("mooncake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) {
-        mc_error("memfd_create failed errno=%d", errno);
-        return MC_ERR_NO_MEMORY;
-    }
-    if (ftruncate(fd, (off_t)length) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        mc_error("sizing a memfd failed length=%zu errno=%d", length, errno);
-        close(fd);
-        return MC_ERR_NO_MEMORY;
-    }
-    *out = fd;
-    return MC_OK;
-}
-
-/* The kernel promises any amount and kills somebody when the promise comes due. */
-static enum mc_status check_machine_has(size_t length) {
-    uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    if (length > total) {
-        mc_error("more memory asked for than this machine has: length=%zu machine=%llu", length,
-                 (unsigned long long)total);
-        return MC_ERR_NO_MEMORY;
-    }
-    return MC_OK;
-}
-
 MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length,
                                          const char *location, void **addr) {
     location = location == NULL ? "*" : location;
@@ -353,38 +318,24 @@ MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length
         !mc_name_ok(location, sizeof(((struct mc_memory *)0)->location))) {
         return MC_INVALID_PARAMS;
     }
-    int fd = -1;
-    size_t mapped = mapping_length(length);
-    MC_TRY(check_machine_has(mapped));
-    MC_TRY(make_memfd(mapped, &fd));
-    void *ptr = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    enum mc_status status = MC_ERR_NO_MEMORY;
-    if (ptr == MAP_FAILED) {
-        mc_error("mapping a memfd failed length=%zu errno=%d", mapped, errno);
-        goto fail_fd;
-    }
-    /* Fewer page faults where the kernel allows huge pages for shared memory; a hint. */
-    (void)madvise(ptr, mapped, MADV_HUGEPAGE);
+    struct mc_pages pages;
     struct mc_memory_entry *entry = NULL;
-    status = add(engine, (uint64_t)(uintptr_t)ptr, length, location, 0, fd, &entry);
+    MC_TRY(mc_pages_map(length, engine->options.huge_page_bytes, &pages));
+    enum mc_status status =
+        add(engine, (uint64_t)(uintptr_t)pages.ptr, length, location, 0, &pages, &entry);
     if (status != MC_OK) {
-        goto fail_map;
+        mc_pages_unmap(&pages);
+        return status;
     }
     entry->populate =
-        engine->options.lazy_memory ? NULL : mc_populate_start(ptr, mapped, &engine->populated);
-    *addr = ptr;
+        engine->options.lazy_memory ? NULL : mc_populate_start(&pages, &engine->populated);
+    *addr = pages.ptr;
     return MC_OK;
-fail_map:
-    munmap(ptr, mapped);
-fail_fd:
-    close(fd);
-    return status;
 }
 
 static void free_allocated(struct mc_memory_entry *entry) {
     mc_populate_stop(entry->populate);
-    munmap((void *)(uintptr_t)entry->base.addr, mapping_length(entry->base.length));
-    close(entry->base.memfd);
+    mc_pages_unmap(&entry->pages);
     free(entry);
 }
 

@@ -2,6 +2,7 @@
  * named in the log and ignored. */
 #include "base/env.h"
 #include "base/export.h"
+#include "base/log.h"
 #include "te/internal.h"
 
 /* A setting of two names (an old spelling of upstream, another word for it): the first counts. */
@@ -13,6 +14,21 @@ static uint64_t either(const char *name, const char *alias, uint64_t min, uint64
 static bool is_set(const char *name) {
     const char *text = getenv(name);
     return text != NULL && text[0] != '\0';
+}
+
+static uint64_t huge_page_size(void) {
+    static const uint64_t two_mib = 2u << 20, one_gib = 1u << 30;
+    const char *text = getenv("MC_STORE_HUGEPAGE_SIZE");
+    uint64_t bytes;
+    if (text == NULL || text[0] == '\0') {
+        return two_mib;
+    }
+    if (mc_parse_size(text, &bytes) != MC_OK || (bytes != two_mib && bytes != one_gib)) {
+        mc_warn("MC_STORE_HUGEPAGE_SIZE: huge pages have 2MB or 1GB, so 2MB is used: value=%s",
+                text);
+        return two_mib;
+    }
+    return bytes;
 }
 
 MC_PUBLIC void mc_engine_options_init(struct mc_engine_options *options) {
@@ -27,5 +43,6 @@ MC_PUBLIC void mc_engine_options_init(struct mc_engine_options *options) {
         .disable_shm = is_set("MC_FORCE_TCP"),
         .policy = getenv("MC_TENT_CONF"),
         .lazy_memory = mc_env_bool("MC_LAZY_MEMORY", false),
+        .huge_page_bytes = is_set("MC_STORE_USE_HUGEPAGE") ? huge_page_size() : 0,
     };
 }

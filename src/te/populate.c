@@ -35,6 +35,7 @@
 struct mc_populate {
     char *base;
     size_t length;
+    bool reserved; /* from a pool, not from what the machine has left */
     struct mc_metric *ready;
     _Atomic bool stop;
     pthread_t thread;
@@ -111,7 +112,8 @@ static void *populate(void *arg) {
             break;
         }
         size_t look = (size_t)mc_min_u64(LOOK_BYTES, p->length - at);
-        if (at % LOOK_BYTES == 0 && !(machine_can_spare(look) && groups_can_spare(look))) {
+        if (at % LOOK_BYTES == 0 && !p->reserved &&
+            !(machine_can_spare(look) && groups_can_spare(look))) {
             mc_warn(
                 "little memory is left, so the rest gets its pages by use: length=%zu ready=%zu",
                 p->length, at);
@@ -128,13 +130,14 @@ static void *populate(void *arg) {
     return NULL;
 }
 
-struct mc_populate *mc_populate_start(void *base, size_t length, struct mc_metric *ready) {
-    if (length < SMALLEST_BYTES) {
+struct mc_populate *mc_populate_start(const struct mc_pages *pages, struct mc_metric *ready) {
+    if (pages->bytes < SMALLEST_BYTES) {
         return NULL;
     }
     struct mc_populate *p = mc_zalloc(sizeof(*p));
-    p->base = base;
-    p->length = length;
+    p->base = pages->ptr;
+    p->length = pages->bytes;
+    p->reserved = mc_pages_are_huge(pages);
     p->ready = ready;
     int error = mc_thread_start(&p->thread, "mc-te-fill", populate, p);
     if (error != 0) {

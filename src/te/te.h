@@ -27,6 +27,7 @@ struct mc_memory {
     char location[64];
     bool remote;            /* peers may address it */
     int memfd;              /* of mc_memory_alloc, mappable by same-host peers; else -1 */
+    size_t page_bytes;      /* of that memfd: offsets and lengths of its mappings are multiples */
     int32_t shm_slot;       /* of the shm transport; -1 = not offered */
     _Atomic uint32_t users; /* peers' requests in progress on it; unregistering waits for zero */
 };

@@ -161,14 +161,15 @@ static bool make_entry(struct shm_host *host, const struct shm_view *old,
         return true;
     }
     char *ptr;
-    if (shm_host_map(host, entry->slot, buffer->length, &ptr, &entry->generation) != MC_OK) {
+    uint64_t mapped = buffer->length;
+    if (shm_host_map(host, entry->slot, &mapped, &ptr, &entry->generation) != MC_OK) {
         return false;
     }
     struct shm_mapping *mapping = mc_zalloc(sizeof(*mapping));
     atomic_store_explicit(&mapping->refs, 1, memory_order_relaxed);
     mapping->ptr = ptr;
-    mapping->length = buffer->length;
-    mapping->entered = mc_zalloc((buffer->length - 1) / GRANULE_BYTES + 1);
+    mapping->length = mapped;
+    mapping->entered = mc_zalloc((mapped - 1) / GRANULE_BYTES + 1);
     mc_list_init(&mapping->pinned);
     entry->mapping = mapping;
     return true;

@@ -114,8 +114,8 @@ struct shm_host {
 /* Attaches to the engine of the descriptor, and proves that it is that one. */
 enum mc_status shm_host_attach(const struct mc_peer_desc *desc, struct shm_host **out);
 void shm_host_put(struct shm_host *host);
-/* The owner's mapping of a slot, asked over the connection. */
-enum mc_status shm_host_map(struct shm_host *host, uint32_t slot, uint64_t length, char **ptr,
+/* The owner's mapping of a slot, asked over the connection; *length becomes the mapping's. */
+enum mc_status shm_host_map(struct shm_host *host, uint32_t slot, uint64_t *length, char **ptr,
                             uint32_t *generation);
 /* Round a group of copies. The token goes from one to the other. */
 uint32_t shm_host_enter(struct shm_host *host);

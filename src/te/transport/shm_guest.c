@@ -7,10 +7,13 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "te/transport/shm.h"
+
+#define HUGETLBFS_MAGIC 0x958458f6u /* linux/magic.h */
 
 /* ---- counting copies ---- */
 
@@ -33,21 +36,30 @@ bool shm_host_alive(struct shm_host *host) {
 
 /* ---- attaching ---- */
 
-/* Maps a memfd that can never get shorter than `length`. */
-static enum mc_status map_sealed(int fd, uint64_t length, void **out) {
+/* A mapping of huge pages is whole pages of them. */
+static uint64_t mapped_length(int fd, const struct stat *st, uint64_t length) {
+    struct statfs fs;
+    bool huge = fstatfs(fd, &fs) == 0 && (uint32_t)fs.f_type == HUGETLBFS_MAGIC;
+    uint64_t page = huge && st->st_blksize > 0 ? (uint64_t)st->st_blksize : 1;
+    return (length + page - 1) / page * page;
+}
+
+/* Maps a memfd that can never get shorter than *length, which becomes the length of the mapping. */
+static enum mc_status map_sealed(int fd, uint64_t *length, void **out) {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) != 0 || st.st_size < 0 ||
-        (uint64_t)st.st_size < length) {
+        (uint64_t)st.st_size < *length) {
         return MC_ERR_PROTOCOL;
     }
-    void *ptr = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    *length = mapped_length(fd, &st, *length);
+    void *ptr = mmap(NULL, *length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (ptr == MAP_FAILED) {
-        mc_warn("mapping a peer's memory failed length=%llu errno=%d", (unsigned long long)length,
+        mc_warn("mapping a peer's memory failed length=%llu errno=%d", (unsigned long long)*length,
                 errno);
         return MC_ERR_NO_MEMORY;
     }
-    (void)madvise(ptr, length, MADV_HUGEPAGE);
+    (void)madvise(ptr, *length, MADV_HUGEPAGE);
     *out = ptr;
     return MC_OK;
 }
@@ -92,7 +104,8 @@ static enum mc_status greet(struct shm_host *host) {
         return MC_ERR_REJECTED;
     }
     MC_TRY(ask(host, SHM_ASK_ATTACH, 0, &reply, &fd));
-    enum mc_status status = map_sealed(fd, sizeof(struct shm_control), &control);
+    uint64_t length = sizeof(struct shm_control);
+    enum mc_status status = map_sealed(fd, &length, &control);
     close(fd);
     MC_TRY(status);
     host->control = control;
@@ -144,7 +157,7 @@ void shm_host_put(struct shm_host *host) {
     free(host);
 }
 
-enum mc_status shm_host_map(struct shm_host *host, uint32_t slot, uint64_t length, char **out,
+enum mc_status shm_host_map(struct shm_host *host, uint32_t slot, uint64_t *length, char **out,
                             uint32_t *generation) {
     struct shm_reply reply;
     int fd = -1;

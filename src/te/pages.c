@@ -1,0 +1,99 @@
+/*
+ * Memory that same-host peers can map: a memfd of fixed size and its mapping.
+ *
+ * Sealed, it can neither shrink nor grow, so that no mapping of it, in any process, can fault. Huge
+ * pages are asked for by their size (MC_STORE_USE_HUGEPAGE); they come from the pool that the
+ * administrator reserved, whole and at once: mapping the file reserves them, so a page fault later
+ * cannot find the pool empty. When it has too few, ordinary pages serve, and the log says so.
+ */
+#include "te/pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/log.h"
+
+#ifndef MFD_HUGE_SHIFT
+#define MFD_HUGE_SHIFT 26
+#endif
+
+static size_t ordinary_page(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* errno says why it failed. */
+static bool make_memfd(size_t bytes, unsigned flags, int *out) {
+    int fd = memfd_create("mooncake", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+    if (fd < 0) {
+        return false;
+    }
+    if (ftruncate(fd, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return false;
+    }
+    *out = fd;
+    return true;
+}
+
+static bool map(size_t length, size_t page_bytes, unsigned flags, struct mc_pages *out) {
+    size_t bytes = (length + page_bytes - 1) / page_bytes * page_bytes;
+    int fd;
+    if (!make_memfd(bytes, flags, &fd)) {
+        return false;
+    }
+    void *ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (ptr == MAP_FAILED) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return false;
+    }
+    *out = (struct mc_pages){ptr, bytes, page_bytes, fd};
+    return true;
+}
+
+/* The kernel promises any amount and kills somebody when the promise comes due. */
+static enum mc_status check_machine_has(size_t length) {
+    uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * ordinary_page();
+    if (length > total) {
+        mc_error("more memory asked for than this machine has: length=%zu machine=%llu", length,
+                 (unsigned long long)total);
+        return MC_ERR_NO_MEMORY;
+    }
+    return MC_OK;
+}
+
+enum mc_status mc_pages_map(size_t length, uint64_t huge_bytes, struct mc_pages *out) {
+    MC_TRY(check_machine_has(length));
+    if (huge_bytes != 0) {
+        unsigned size = (unsigned)__builtin_ctzll(huge_bytes) << MFD_HUGE_SHIFT;
+        if (map(length, huge_bytes, MFD_HUGETLB | size, out)) {
+            return MC_OK;
+        }
+        mc_warn("ordinary pages instead of huge ones, of which too few are free: length=%zu "
+                "page=%llu errno=%d",
+                length, (unsigned long long)huge_bytes, errno);
+    }
+    if (!map(length, ordinary_page(), 0, out)) {
+        mc_error("no shared memory: length=%zu errno=%d", length, errno);
+        return MC_ERR_NO_MEMORY;
+    }
+    /* Fewer page faults where the kernel allows huge pages for shared memory; a hint. */
+    (void)madvise(out->ptr, out->bytes, MADV_HUGEPAGE);
+    return MC_OK;
+}
+
+bool mc_pages_are_huge(const struct mc_pages *pages) {
+    return pages->page_bytes != ordinary_page();
+}
+
+void mc_pages_unmap(const struct mc_pages *pages) {
+    munmap(pages->ptr, pages->bytes);
+    close(pages->fd);
+}
