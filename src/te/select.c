@@ -236,18 +236,22 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status) {
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable) {
     struct mc_dispatch *d = dispatch_of(slice);
     struct mc_spray_item *item = &mc_slice_of(slice)->spray;
+    if (item->held || item->posted_ns != 0 || status != MC_OK) {
+        mc_dispatch_ended(d, mc_slice_of(slice), status);
+    }
+    /* Whoever puts a slice into the queue after this look sees the room that this one has left.
+     * Where nobody waits nothing of the engine is touched after the slice's end. */
+    bool others_wait = mc_qos_any(&d->spray.queue);
     if (__builtin_expect(status == MC_OK, 1)) {
         struct mc_rail *rail = &d->rails[slice->rail];
-        if (item->held || item->posted_ns != 0) {
-            mc_dispatch_ended(d, mc_slice_of(slice), status);
-        }
         mc_metric_add(&rail->bytes[slice->op][slice->priority], (int64_t)slice->length);
         mc_metric_add(&rail->slices[slice->op][slice->priority], 1);
         mc_slice_end(slice, MC_OK);
     } else {
-        mc_dispatch_ended(d, mc_slice_of(slice), status);
         mc_slice_note_failure(slice, status, retryable);
         mc_slice_route(slice);
     }
-    mc_dispatch_pump(d);
+    if (others_wait) {
+        mc_dispatch_pump(d);
+    }
 }

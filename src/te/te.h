@@ -116,7 +116,9 @@ bool mc_write_is_over(enum mc_status error);
 
 /* Tells the engine that the slice ended. From any thread, exactly once for each posted slice, after
  * which the transport must not touch the slice or its memory. On failure `retryable` says whether
- * another lane of the same transport may work. The engine may post again from inside this call. */
+ * another lane of the same transport may work. The engine may post again from inside this call,
+ * other slices too, and goes on with that after the slice's own end: the transport's stop() waits
+ * for threads that are inside. */
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable);
 
 /* ---- rails ---- */
