@@ -39,6 +39,7 @@ bool mpy_buffer_add_type(PyObject *module, PyTypeObject **type);
 /* A BufferHandle that owns `memory` of the pool; gives it back when that fails. */
 PyObject *mpy_buffer_create(PyTypeObject *type, struct mpy_pool *pool, void *memory, size_t length);
 bool mpy_allocator_add_type(PyObject *module);
+bool mpy_lent_add_type(PyObject *module); /* of BufferPool's leases */
 
 /* ---- the store (store_object.c) ---- */
 
@@ -48,6 +49,7 @@ struct mpy_session {
     struct mpy_gate gate;
     struct mc_store *store;
     struct mpy_pool *pool;
+    uint64_t local_buffer_bytes;
     struct mpy_engine *engine; /* given to setup(), kept while the store uses it */
     struct mpy_store *owner;   /* whose session it is; not a reference */
     unsigned refs;             /* guarded by the GIL, as the list of sessions is */

@@ -7,6 +7,7 @@
  * transfer is; its memory is recycled, because fresh pages cost more than that.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -218,6 +219,79 @@ bool mpy_buffer_add_type(PyObject *module, PyTypeObject **type) {
                                .flags = Py_TPFLAGS_DEFAULT,
                                .slots = slots};
     return mpy_add_type(module, &spec, type);
+}
+
+/* ---- memory of a lease ---- */
+
+/* Knows how many views of it there are, so that a pool lends no memory that somebody still sees. */
+struct lent {
+    PyObject ob_base;
+    void *memory;
+    Py_ssize_t length;
+    Py_ssize_t exports;
+    PyObject *owner; /* keeps the memory */
+};
+
+static PyObject *lent_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    unsigned long long address = 0;
+    Py_ssize_t length = 0;
+    PyObject *owner = NULL;
+    if (!PyArg_ParseTuple(args, "KnO:_Lent", &address, &length, &owner)) {
+        return NULL;
+    }
+    if (address == 0 || length <= 0) {
+        PyErr_SetString(PyExc_ValueError, "no memory there");
+        return NULL;
+    }
+    struct lent *self = (struct lent *)mpy_new(type);
+    if (self != NULL) {
+        self->memory = (void *)(uintptr_t)address;
+        self->length = length;
+        self->owner = owner;
+        Py_INCREF(owner);
+    }
+    return (PyObject *)self;
+}
+
+static void lent_dealloc(PyObject *object) {
+    Py_XDECREF(((struct lent *)object)->owner);
+    mpy_free(object);
+}
+
+static int lent_get(PyObject *object, Py_buffer *view, int flags) {
+    static char format[] = "B";
+    struct lent *self = (struct lent *)object;
+    *view = (Py_buffer){.buf = self->memory,
+                        .obj = object,
+                        .len = self->length,
+                        .itemsize = 1,
+                        .ndim = 1,
+                        .format = (flags & PyBUF_FORMAT) != 0 ? format : NULL,
+                        .shape = (flags & PyBUF_ND) != 0 ? &self->length : NULL};
+    if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES) {
+        view->strides = &view->itemsize;
+    }
+    self->exports++;
+    Py_INCREF(object);
+    return 0;
+}
+
+static void lent_release(PyObject *object, Py_buffer *view) {
+    ((struct lent *)object)->exports--;
+}
+
+bool mpy_lent_add_type(PyObject *module) {
+    static PyMemberDef members[] = {
+        {"exports", T_PYSSIZET, offsetof(struct lent, exports), READONLY, "views of it"},
+        {NULL, 0, 0, 0, NULL}};
+    static PyType_Slot slots[] = {
+        {Py_tp_new, lent_new},       {Py_tp_dealloc, lent_dealloc},       {Py_tp_members, members},
+        {Py_bf_getbuffer, lent_get}, {Py_bf_releasebuffer, lent_release}, {0, NULL}};
+    static PyType_Spec spec = {.name = "mooncake.store._Lent",
+                               .basicsize = sizeof(struct lent),
+                               .flags = Py_TPFLAGS_DEFAULT,
+                               .slots = slots};
+    return mpy_add_type(module, &spec, NULL);
 }
 
 /* ---- MooncakeHostMemAllocator ---- */

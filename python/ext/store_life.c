@@ -310,6 +310,12 @@ static PyObject *store_get_hostname(PyObject *self, PyObject *unused) {
     return name;
 }
 
+/* What setup() was given; 0 when not set up. */
+static PyObject *store_local_buffer_size(PyObject *self, PyObject *unused) {
+    struct mpy_session *session = ((struct mpy_store *)self)->session;
+    return PyLong_FromUnsignedLongLong(session != NULL ? session->local_buffer_bytes : 0);
+}
+
 static PyObject *store_metrics(PyObject *self, PyObject *unused) {
     struct mpy_session *s = mpy_store_enter(self);
     if (s == NULL) {
@@ -389,6 +395,7 @@ PyMethodDef mpy_store_life_methods[] = {
      "answer."},
     {"get_hostname", store_get_hostname, METH_NOARGS,
      "get_hostname($self)\n--\n\n\"host:port\", the name of this client's segment."},
+    {"_local_buffer_size", store_local_buffer_size, METH_NOARGS, NULL},
     {"metrics", store_metrics, METH_NOARGS,
      "metrics($self)\n--\n\nCounters of this client and its engine, as Prometheus text."},
     {"register_buffer", MPY_METHOD(store_register_buffer), MPY_FAST,

@@ -179,8 +179,8 @@ static int module_exec(PyObject *module) {
     struct mpy_state *state = *place = mpy_calloc(1, sizeof(*state));
     if (state == NULL || !mpy_config_add_type(module, &state->config_type) ||
         !mpy_buffer_add_type(module, &state->buffer_type) || !mpy_allocator_add_type(module) ||
-        !mpy_store_add_type(module, state) || !take_in_python(module, state) ||
-        !mpy_at_exit(module, &at_exit)) {
+        !mpy_lent_add_type(module) || !mpy_store_add_type(module, state) ||
+        !take_in_python(module, state) || !mpy_at_exit(module, &at_exit)) {
         return -1;
     }
     return 0;

@@ -32,6 +32,7 @@ static struct mpy_session *session_create(struct mpy_store *owner, struct mc_sto
     session->store = store;
     session->refs = 1;
     session->owner = owner;
+    session->local_buffer_bytes = keep_bytes;
     session->engine = engine;
     if (engine != NULL) {
         mpy_engine_ref(engine);

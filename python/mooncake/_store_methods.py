@@ -1,5 +1,5 @@
 """The Python half of mooncake.store: what the extension module takes in when it is imported."""
-from mooncake import _parallel, _tensors, _types
+from mooncake import _parallel, _pools, _tensors, _types
 
 
 _INVALID_PARAMS = -600
@@ -40,16 +40,29 @@ def get_offload_rpc_read_count(self):
     return 0
 
 
-_METHODS = (get_into_ranges, unmount_local_disk_segment, alloc_from_mem_pool, get_offload_rpc_read_count)
+def _get_pyclient_capsule(self):
+    """Internal use: what a BufferPool holds on to; None before setup()."""
+    return self if self.health_check() != 1 else None
+
+
+def _get_pyclient_from_wrapper(wrapper):
+    """_get_pyclient_capsule() of a store or of what wraps one; None when it has none."""
+    get = getattr(wrapper, "_get_pyclient_capsule", None)
+    return None if get is None else get()
+
+
+_METHODS = (_get_pyclient_capsule, get_into_ranges, unmount_local_disk_segment, alloc_from_mem_pool, get_offload_rpc_read_count)
 
 
 def _install(module):
-    for cls in _types._PUBLIC:
+    for cls in _types._PUBLIC + _pools.CLASSES:
         setattr(module, cls.__name__, cls)
     for enum in _types._EXPORTED:
         for name, member in enum.__members__.items():
             setattr(module, name, member)
-    for function in _tensors.FUNCTIONS:
+    module.RegisteredBufferPool, module.RegisteredBufferLease = _pools.BufferPool, _pools.BufferLease
+    module.RegisteredBufferLeaseView = _pools.BufferLeaseView
+    for function in _tensors.FUNCTIONS + (_get_pyclient_from_wrapper,):
         setattr(module, function.__name__, function)
     for method in _METHODS + _tensors.METHODS + _parallel.METHODS:
         setattr(module.MooncakeDistributedStore, method.__name__, method)

@@ -1,0 +1,296 @@
+"""The store for people: exceptions with codes, `with`, `[]`, `in`, `await`, numpy and torch in one line.
+
+    from mooncake import MooncakeStore
+
+    with MooncakeStore("10.0.0.1:50051", segment="4GB") as store:
+        store["prompt/17"] = b"..."                       # replaces; store.put() keeps what is there
+        store.put_array("kv", array)                      # numpy
+        array = store.get_array("kv")
+        value = await store.aio.get("prompt/17")          # any method, without blocking the loop
+
+`store.raw` is the MooncakeDistributedStore below, whose calls return numbers.
+"""
+import asyncio
+import ctypes
+import functools
+import os
+
+from mooncake import store as _native
+
+__all__ = ["MooncakeStore", "MooncakeError", "KeyNotFound", "NoSpace", "KeyInUse", "Unreachable", "InvalidArgument"]
+
+CHUNK_BYTES = 64 << 20  # of one step of a copy that reports its progress
+
+
+class MooncakeError(Exception):
+    """A call failed. `code` is the store's error number, `name` its name."""
+
+    def __init__(self, code, what):
+        self.code, self.name = int(code), _native._status_name(int(code))
+        super().__init__(f"{what}: {_native._status_text(self.code)} ({self.name}, {self.code})")
+
+
+class KeyNotFound(MooncakeError, KeyError):
+    """There is no such object."""
+    __str__ = Exception.__str__
+
+
+class NoSpace(MooncakeError):
+    """No segment has room for the object."""
+
+
+class KeyInUse(MooncakeError):
+    """A reader holds a lease, or the object is being written or copied."""
+
+
+class Unreachable(MooncakeError, ConnectionError):
+    """The master, or the node that has the object, does not answer."""
+
+
+class InvalidArgument(MooncakeError, ValueError):
+    """The store does not take this argument, or is closed."""
+
+
+_CLASSES = {-704: KeyNotFound, -200: NoSpace, -703: KeyInUse, -706: KeyInUse, -708: KeyInUse, -714: KeyInUse,
+            -800: Unreachable, -900: Unreachable, -901: Unreachable, -400: InvalidArgument, -600: InvalidArgument}
+
+
+def _error(code, what):
+    return _CLASSES.get(code, MooncakeError)(code, what)
+
+
+def _check(code, what):
+    if code < 0:
+        raise _error(code, what)
+    return code
+
+
+class _Async:
+    """The store's methods as coroutines, run by the loop's executor."""
+
+    def __init__(self, store):
+        self._store = store
+
+    def __getattr__(self, name):
+        method = getattr(self._store, name)
+        if not callable(method) or name.startswith("_"):
+            raise AttributeError(f"MooncakeStore has no method '{name}'")
+
+        @functools.wraps(method)
+        async def call(*args, **keywords):
+            return await asyncio.get_running_loop().run_in_executor(None, functools.partial(method, *args, **keywords))
+        return call
+
+
+def _config(replicas=1, soft_pin=False, soft_pin_ms=None, hard_pin=False, preferred=(), group=None):
+    config = _native.ReplicateConfig()
+    config.replica_num, config.with_hard_pin = replicas, hard_pin
+    if soft_pin:
+        config.soft_pin_action = _native.SoftPinAction.ENABLE
+        config.soft_pin_ttl_ms = soft_pin_ms
+    config.preferred_segments = [preferred] if isinstance(preferred, str) else list(preferred)
+    if group is not None:
+        config.group_ids = [group]
+    return config
+
+
+class MooncakeStore:
+    """A client of the store at `master`. `segment` is the memory that it lends to the cluster, a number or a text like "4GB".
+
+    Options of put, upsert and put_array: replicas, soft_pin (evicted after the others; soft_pin_ms = for how long), hard_pin
+    (never evicted), preferred (names of segments), group.
+    """
+
+    def __init__(self, master="127.0.0.1:50051", *, segment=0, hostname=None, metadata="P2PHANDSHAKE", protocol="tcp",
+                 devices="", tenant="default", cache="64MB"):
+        self.raw = _native.MooncakeDistributedStore()
+        config = {"local_hostname": hostname or os.environ.get("MOONCAKE_LOCAL_HOSTNAME", "127.0.0.1"),
+                  "metadata_server": metadata, "master_server_addr": master, "global_segment_size": segment,
+                  "local_buffer_size": cache, "protocol": protocol, "rdma_devices": devices, "tenant_id": tenant}
+        code = self.raw.setup(config)
+        if code:
+            raise (InvalidArgument if code == -600 else Unreachable)(code, f"a store at {master} with {config}")
+        self.aio = _Async(self)
+
+    # ---- life ----
+
+    def close(self):
+        """Takes the segment back and disconnects; again is allowed."""
+        self.raw.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self.aio.close()
+
+    @property
+    def name(self):
+        """"host:port", the name of this client's segment."""
+        return self.raw.get_hostname()
+
+    @property
+    def healthy(self):
+        """The master answers."""
+        return self.raw.health_check() == 0
+
+    def __repr__(self):
+        return f"<MooncakeStore {self.name or 'closed'}>"
+
+    # ---- bytes ----
+
+    def put(self, key, value, **options):
+        """Stores the bytes of `value`; an object that exists stays as it is."""
+        _check(self.raw.put(key, value, _config(**options)), f"put '{key}'")
+
+    def upsert(self, key, value, **options):
+        """Stores the bytes of `value`, in the place of what was there."""
+        _check(self.raw.upsert(key, value, _config(**options)), f"upsert '{key}'")
+
+    def view(self, key):
+        """The object's bytes as a memoryview, which keeps its memory; cheaper than get()."""
+        for _ in range(2):
+            handle = self.raw.get_buffer(key)
+            if handle is not None:
+                return memoryview(handle).cast("B")
+            _check(self.raw.get_size(key), f"get '{key}'")  # why not; when it is there now, once more
+        raise _error(-703, f"get '{key}'")
+
+    def get(self, key, default=None):
+        """The object's bytes; `default` when there is none."""
+        try:
+            return bytes(self.view(key))
+        except KeyNotFound:
+            return default
+
+    def size(self, key):
+        """Bytes of the object."""
+        return _check(self.raw.get_size(key), f"size of '{key}'")
+
+    def remove(self, key, force=False):
+        """Removes the object; `force` also one that is leased."""
+        _check(self.raw.remove(key, force), f"remove '{key}'")
+
+    def clear(self, force=False):
+        """Removes every object that is not leased (all, with `force`); how many."""
+        return _check(self.raw.remove_all(force), "remove all")
+
+    # ---- mapping ----
+
+    def __setitem__(self, key, value):
+        self.upsert(key, value)
+
+    def __getitem__(self, key):
+        return bytes(self.view(key))
+
+    def __delitem__(self, key):
+        self.remove(key, force=True)
+
+    def __contains__(self, key):
+        return _check(self.raw.is_exist(key), f"exist '{key}'") == 1
+
+    def exist(self, keys):
+        """{key: bool}, asked at once."""
+        keys = list(keys)
+        found = self.raw.batch_is_exist(keys)
+        if any(code < 0 for code in found):
+            raise _error(-900, "exist")
+        return {key: code == 1 for key, code in zip(keys, found)}
+
+    def get_many(self, keys):
+        """{key: bytes} of the keys that are there, read at once."""
+        keys = list(keys)
+        return {key: bytes(handle) for key, handle in zip(keys, self.raw.batch_get_buffer(keys)) if handle is not None}
+
+    def put_many(self, values, **options):
+        """put() of every key of a mapping, at once."""
+        keys = list(values)
+        _check(self.raw.put_batch(keys, [values[key] for key in keys], _config(**options)), f"put {len(keys)} keys")
+
+    # ---- arrays ----
+
+    def put_array(self, key, array, **options):
+        """Stores a numpy array so that get_array() and get_tensor() give it back with shape and dtype."""
+        import numpy
+        from mooncake import _tensors
+        array = numpy.asarray(array, order="C")
+        name = array.dtype.name
+        code = _tensors._CODES.get(name)
+        if code is None or array.ndim > _tensors.MAX_DIMS:
+            raise InvalidArgument(-600, f"an array of {name} with {array.ndim} dimensions")
+        data = array.reshape(-1).view(numpy.uint8) if array.size else b""
+        head = _tensors.Header(code, array.shape).pack()
+        _check(self.raw.upsert_parts(key, head, memoryview(data), config=_config(**options)), f"put array '{key}'")
+
+    def get_array(self, key):
+        """The numpy array of an object that put_array() or put_tensor() stored."""
+        import numpy
+        from mooncake import _tensors
+        view = self.view(key)
+        header = _tensors.parse(view[:_tensors.SIZE], len(view))
+        if header is None:
+            raise InvalidArgument(-600, f"'{key}' is no array")
+        try:
+            dtype = numpy.dtype(_tensors.DTYPES[header.dtype][0])
+        except TypeError:
+            raise InvalidArgument(-600, f"numpy has no {_tensors.DTYPES[header.dtype][0]}, which '{key}' is of") from None
+        return numpy.frombuffer(view, numpy.uint8, header.nbytes, _tensors.SIZE).view(dtype).reshape(header.local_shape)
+
+    def put_tensor(self, key, tensor):
+        """Stores a torch tensor."""
+        _check(self.raw.upsert_tensor(key, tensor), f"put tensor '{key}'")
+
+    def get_tensor(self, key):
+        """The torch tensor of an object."""
+        tensor = self.raw.get_tensor(key)
+        if tensor is None:
+            _check(self.raw.get_size(key), f"get tensor '{key}'")
+            raise InvalidArgument(-600, f"'{key}' is no tensor")
+        return tensor
+
+    # ---- long copies ----
+
+    def put_large(self, key, value, progress=None):
+        """put() in steps, with progress(bytes done, bytes in all) after each; readable after the last."""
+        view = memoryview(value).cast("B")
+        holder = (ctypes.c_char * len(view)).from_buffer_copy(view) if view.readonly else (
+            ctypes.c_char * len(view)).from_buffer(view)
+        address, total = ctypes.addressof(holder), len(view)
+        code = self.raw.batch_put_session_start([key], [total])[0]
+        if code == -705:
+            return  # it exists, as for put()
+        _check(code, f"put '{key}'")
+        try:
+            for done in range(0, total, CHUNK_BYTES):
+                size = min(CHUNK_BYTES, total - done)
+                _check(self.raw.batch_put_from_multi_buffer_ranges([key], [[address + done]], [[size]], [[done]])[0],
+                       f"put '{key}'")
+                if progress is not None:
+                    progress(done + size, total)
+            _check(self.raw.batch_put_session_end([key])[0], f"put '{key}'")
+        except BaseException:
+            self.raw.batch_put_session_revoke([key])
+            raise
+
+    def get_large(self, key, progress=None):
+        """get() in steps, as a bytearray; every byte of it from the same object."""
+        total = self.size(key)
+        result = bytearray(total)
+        address = ctypes.addressof((ctypes.c_char * total).from_buffer(result))
+        _check(self.raw.batch_get_session_start([key])[0], f"get '{key}'")
+        try:
+            for done in range(0, total, CHUNK_BYTES):
+                size = min(CHUNK_BYTES, total - done)
+                _check(self.raw.batch_get_into_multi_buffer_ranges([key], [[address + done]], [[size]], [[done]])[0],
+                       f"get '{key}'")
+                if progress is not None:
+                    progress(done + size, total)
+        finally:
+            self.raw.batch_get_session_end([key])
+        return result
