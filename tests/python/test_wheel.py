@@ -74,8 +74,9 @@ def check_installed(peers, python, directory):
     package = run(own, "-c", "import mooncake; print(mooncake.__path__[0])", cwd="/").strip()
     check_files(package)
     check_symbols(package)
-    times = [float(run(own, "-c", "import time; t = time.perf_counter(); import mooncake.store; "
-                       "print((time.perf_counter() - t) * 1e3)", cwd="/")) for _ in range(9)]
+    # Of the processor: what else the machine does must not decide.
+    times = [float(run(own, "-c", "import time; t = time.process_time(); import mooncake.store; "
+                       "print((time.process_time() - t) * 1e3)", cwd="/")) for _ in range(5)]
     assert min(times) < IMPORT_MS, times
     rpc, admin = interop.free_port(), interop.free_port()
     master, _ = peers.start("master", [os.path.join(bin_dir, "mooncake_master"), f"--rpc_port={rpc}",
