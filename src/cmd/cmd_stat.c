@@ -97,6 +97,28 @@ static void print_segment(const json_t *segment) {
     mc_buf_free(&capacity);
 }
 
+/* What more memory would give; nothing from a master that keeps no curve. */
+static void print_curve(const struct mc_admin *admin) {
+    struct mc_buf body = {0};
+    int http_status = 0;
+    enum mc_status status = mc_admin_get(admin, "/api/v1/mrc", &http_status, &body);
+    json_t *answer =
+        status == MC_OK && http_status == 200 ? json_loadb(body.data, body.len, 0, NULL) : NULL;
+    const json_t *curve = json_object_get(answer, "curve");
+    if (number_of(answer, "uses") > 0 && json_array_size(curve) > 0) {
+        printf("LRU would find, of the keys read and stored so far:");
+        for (size_t i = 0; i < json_array_size(curve); i++) {
+            const json_t *point = json_array_get(curve, i);
+            printf("%s %.1f %% with %gx", i ? "," : "",
+                   100 * json_number_value(json_object_get(point, "hit_ratio")),
+                   json_number_value(json_object_get(point, "memory")));
+        }
+        printf(" the memory\n");
+    }
+    json_decref(answer);
+    mc_buf_free(&body);
+}
+
 static int stat_cluster(const struct mc_admin *admin) {
     struct mc_buf metrics = {0};
     if (mc_admin_get_or_say(program, admin, "/metrics", &metrics) != MC_OK) {
@@ -119,6 +141,7 @@ static int stat_cluster(const struct mc_admin *admin) {
             print_segment(json_array_get(segments, i));
         }
         mc_buf_free(&sizes);
+        print_curve(admin);
     }
     bool good = detail != NULL;
     mc_buf_free(&metrics);

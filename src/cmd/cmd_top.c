@@ -127,6 +127,10 @@ static enum mc_status look(struct view *view, const struct mc_admin *admin) {
                       (long long)mc_metrics_text_value(text, "master_active_clients"),
                       (unsigned long long)state.evicted_keys);
         put_size_line(&out, "memory", state.allocated_bytes, state.capacity_bytes);
+        mc_buf_printf(
+            &out, "  hits (LRU)               %.1f %%; twice the memory would give %.1f %%\n",
+            (double)mc_metrics_text_value(text, "master_mrc_same_memory_hit_ppm") / 1e4,
+            (double)mc_metrics_text_value(text, "master_mrc_double_memory_hit_ppm") / 1e4);
         put_rates(view, text, &out);
         status = put_segments(admin, &out);
         fwrite(out.data, 1, out.len, stdout);

@@ -27,7 +27,7 @@ struct mc_master_options {
     double eviction_ratio, eviction_high_watermark_ratio;
     int64_t client_ttl;
     uint64_t put_start_discard_timeout_sec, put_start_release_timeout_sec;
-    const char *memory_allocator, *allocation_strategy;
+    const char *memory_allocator, *allocation_strategy, *eviction_policy;
     const char *root_fs_dir, *cluster_id;
     int64_t global_file_segment_size;
     bool enable_disk_eviction;

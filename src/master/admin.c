@@ -381,6 +381,23 @@ static void handle_segment_status(void *ctx, request_t *request, response_t *res
                   info.status, segment_status_name(info.status));
 }
 
+static void handle_curve(void *ctx, request_t *request, response_t *response) {
+    struct mc_admin *admin = ctx;
+    struct mc_master_curve curve;
+    mc_master_curve(admin->config.master, &curve);
+    response->content_type = TYPE_JSON;
+    mc_buf_printf(&response->body,
+                  "{\"success\":true,\"uses\":%llu,\"distinct_keys\":%.0f,\"sample_rate\":%.6f,"
+                  "\"curve\":[",
+                  (unsigned long long)curve.uses, curve.distinct_keys, curve.sample_rate);
+    for (unsigned i = 0; i < MC_CURVE_POINTS; i++) {
+        mc_buf_printf(&response->body, "%s{\"memory\":%g,\"keys\":%.0f,\"hit_ratio\":%.4f}",
+                      i ? "," : "", curve.points[i].memory, curve.points[i].keys,
+                      curve.points[i].hit_ratio);
+    }
+    mc_buf_puts(&response->body, "]}");
+}
+
 /* ---- drain jobs ---- */
 
 static void answer_with(response_t *response, int status) {
@@ -426,6 +443,7 @@ static const struct mc_http_route routes[] = {
     {"GET", "/get_segments_detail", handle_segments_detail},
     {"GET", "/query_segment", handle_query_segment},
     {"GET", "/api/v1/segments/status", handle_segment_status},
+    {"GET", "/api/v1/mrc", handle_curve},
     {"POST", "/api/v1/remove_all", handle_remove_all},
     {"POST", "/api/v1/drain_jobs", handle_drain},
     {"GET", "/api/v1/drain_jobs/query", handle_job_query},

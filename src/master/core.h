@@ -249,6 +249,7 @@ struct mc_master {
     } evict;
     struct mc_lock tick_lock;
     struct mc_dialects *dialects; /* which release each peer speaks */
+    struct mc_traffic *traffic;   /* what the eviction policy learns from */
     struct mc_tasks *tasks;       /* what nodes are asked to do */
     struct mc_drains *drains;
 
@@ -287,6 +288,9 @@ static inline struct mc_shard *mc_shard_of(struct mc_master *m, uint64_t hash) {
 void mc_shard_init(struct mc_shard *shard, struct mc_page_pool *pool);
 /* All need the shard's lock. */
 struct mc_object *mc_shard_find(struct mc_shard *shard, const struct mc_key *key);
+/* The first object whose key has this hash. */
+struct mc_object *mc_shard_find_hash(const struct mc_master *m, struct mc_shard *shard,
+                                     uint64_t hash);
 /* A zeroed object in no list; NULL when the shard is at its limit. The key must not be there. */
 struct mc_object *mc_shard_insert(struct mc_shard *shard, const struct mc_key *key);
 /* Takes the object out of the table and frees its record; replicas, lists, groups are the caller's
@@ -367,6 +371,20 @@ enum mc_status mc_replication_revoke(struct mc_call *call, const struct mc_key *
 void mc_replication_expire(struct mc_call *call, struct mc_shard *shard);
 /* Forgets it; its replicas are the caller's business. */
 void mc_replication_drop(struct mc_object *o);
+
+/* ---- traffic.c: hashes of keys, in the order of their batch ---- */
+
+struct mc_traffic *mc_traffic_create(const char *policy);
+void mc_traffic_destroy(struct mc_traffic *traffic);
+bool mc_traffic_policy_exists(const char *name);
+void mc_traffic_asked(struct mc_call *call, const uint64_t *hashes, size_t count);
+void mc_traffic_read(struct mc_call *call, const uint64_t *hashes, size_t count); /* those found */
+void mc_traffic_stored(struct mc_call *call, const uint64_t *hashes, size_t count);
+void mc_traffic_gone(struct mc_master *m, uint64_t hash);
+/* How many victims the policy can name; 0 with upstream's LRU, which is the shards' lists. */
+uint64_t mc_traffic_candidates(struct mc_master *m);
+bool mc_traffic_victim(struct mc_master *m, uint64_t *hash);
+void mc_traffic_keep(struct mc_master *m, uint64_t hash); /* may not be evicted */
 
 /* ---- tasks.c ---- */
 

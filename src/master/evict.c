@@ -14,6 +14,10 @@
  * high watermark, or a put found no room less than a lease ago) such a question grants no lease,
  * and after at most one lease time everything that nobody reads can be evicted.
  *
+ * With another policy than LRU (traffic.c) the policy names the victims instead of the lists. What
+ * it names and may not go yet it is told to keep; when it has named each candidate once, the lists
+ * say what else may go.
+ *
  * One tick does a bounded amount; a cycle goes on in the next one.
  */
 #include "master/core.h"
@@ -179,6 +183,33 @@ static bool run_pass(struct cycle *c) {
     return true;
 }
 
+/* The same with the victims that the policy names. */
+static bool run_policy(struct cycle *c) {
+    struct mc_master *m = c->call->m;
+    uint64_t hash, candidates = mc_traffic_candidates(m);
+    while (candidates-- > 0 && c->evicted < c->limit) {
+        if (c->budget == 0) {
+            return false;
+        }
+        if (!mc_traffic_victim(m, &hash)) {
+            break;
+        }
+        struct mc_shard *shard = mc_shard_of(m, hash);
+        mc_lock_acquire(&shard->lock);
+        struct mc_object *o = mc_shard_find_hash(m, shard, hash);
+        if (o && evictable_locked(c, o)) {
+            evict_head(c, shard, o);
+            continue;
+        }
+        if (o) {
+            mc_traffic_keep(m, hash);
+        }
+        c->budget--;
+        mc_lock_release(&shard->lock);
+    }
+    return true;
+}
+
 static void memory_is_short(struct mc_call *call, uint64_t for_ms) {
     _Atomic uint64_t *from = &call->m->probes_lease_from_ms;
     uint64_t until = call->now_ms + for_ms;
@@ -224,7 +255,7 @@ void mc_evict_tick(struct mc_call *call) {
     c->limit = m->evict.wanted;
     c->evicted = m->evict.evicted;
     c->budget = VICTIMS_PER_TICK;
-    bool done = run_pass(c);
+    bool done = run_policy(c) && run_pass(c);
     if (done && c->evicted < m->evict.least && m->config.allow_evict_soft_pinned_objects) {
         c->soft = true;
         c->limit = m->evict.least;

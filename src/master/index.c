@@ -90,6 +90,19 @@ struct mc_object *mc_shard_find(struct mc_shard *shard, const struct mc_key *key
     return NULL;
 }
 
+struct mc_object *mc_shard_find_hash(const struct mc_master *m, struct mc_shard *shard,
+                                     uint64_t hash) {
+    uint32_t tag = hash & TAG_MASK;
+    for (uint32_t i = tag & shard->slot_mask; shard->slots && shard->slots[i];
+         i = (i + 1) & shard->slot_mask) {
+        if ((shard->slots[i] & TAG_MASK) == tag &&
+            mc_object_hash(m, slot_object(shard->slots[i])) == hash) {
+            return slot_object(shard->slots[i]);
+        }
+    }
+    return NULL;
+}
+
 static void slot_put(struct mc_shard *shard, uint64_t slot) {
     uint32_t i = slot & TAG_MASK & shard->slot_mask;
     while (shard->slots[i]) {
@@ -155,7 +168,7 @@ static void slot_remove(struct mc_shard *shard, uint32_t i) {
 }
 
 void mc_shard_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
-    uint64_t slot = slot_make(o, mc_object_hash(m, o));
+    uint64_t hash = mc_object_hash(m, o), slot = slot_make(o, hash);
     uint32_t i = slot & TAG_MASK & shard->slot_mask;
     while (shard->slots[i] != slot) {
         MC_ASSERT(shard->slots[i] != 0);
@@ -164,6 +177,7 @@ void mc_shard_erase(struct mc_master *m, struct mc_shard *shard, struct mc_objec
     slot_remove(shard, i);
     atomic_store_explicit(&shard->count, mc_shard_count(shard) - 1, memory_order_relaxed);
     mc_slab_free(&shard->slab, o, MC_OBJECT_BYTES(o->tenant_len, o->key_len));
+    mc_traffic_gone(m, hash);
 }
 
 /* From the last slot down, starting behind an empty one: a removal moves only objects that were

@@ -12,6 +12,7 @@ void mc_master_config_init(struct mc_master_config *config) {
                                         .allow_evict_soft_pinned_objects = true,
                                         .eviction_ratio = 0.05,
                                         .eviction_high_watermark_ratio = 0.90,
+                                        .eviction_policy = "lru",
                                         .client_ttl_ms = 10000,
                                         .put_start_discard_timeout_ms = 30000,
                                         .put_start_release_timeout_ms = 600000,
@@ -40,6 +41,9 @@ static const char *config_fault(const struct mc_master_config *c) {
     }
     if (!c->allocation_strategy || !mc_placement_find(c->allocation_strategy)) {
         return "allocation_strategy must be random or free_ratio_first";
+    }
+    if (!c->eviction_policy || !mc_traffic_policy_exists(c->eviction_policy)) {
+        return "eviction_policy must be lru, s3fifo or chain";
     }
     return NULL;
 }
@@ -74,6 +78,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->dialects = mc_dialects_create(clock);
     m->tasks = mc_tasks_create();
     m->drains = mc_drains_create();
+    m->traffic = mc_traffic_create(config->eviction_policy);
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_init(&m->shards[i], &m->pages);
@@ -107,6 +112,7 @@ void mc_master_destroy(struct mc_master *m) {
     mc_dialects_destroy(m->dialects);
     mc_drains_destroy(m->drains);
     mc_tasks_destroy(m->tasks);
+    mc_traffic_destroy(m->traffic);
     pthread_rwlock_destroy(&m->segments_lock);
     free((char *)m->config.root_fs_dir);
     free(m);

@@ -25,6 +25,7 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     bool allow_evict_soft_pinned_objects;
     double eviction_ratio;
     double eviction_high_watermark_ratio;
+    const char *eviction_policy; /* "lru", "s3fifo", "chain" */
     uint64_t client_ttl_ms;
     uint64_t put_start_discard_timeout_ms;
     uint64_t put_start_release_timeout_ms;
@@ -150,6 +151,21 @@ enum mc_status mc_master_job(struct mc_master *m, struct mc_uuid id, struct mc_a
 /* The segments take objects again; what was moved stays where it is.
  * MC_UNAVAILABLE_IN_CURRENT_STATUS: objects are being moved just now, or the job has ended. */
 enum mc_status mc_master_job_cancel(struct mc_master *m, struct mc_uuid id);
+/* The miss-ratio curve of the traffic so far: what share of the reads and stores of keys an LRU
+ * cache of more or less memory would find there. Memory is counted in objects of the present mean
+ * size. */
+#define MC_CURVE_POINTS 6
+#define MC_CURVE_FACTORS                                                                           \
+    { 0.25, 0.5, 1, 2, 4, 8 }
+struct mc_master_curve {
+    uint64_t uses;
+    double distinct_keys, sample_rate; /* estimated; share of the keys that is followed */
+    struct {
+        double memory; /* times the present memory */
+        double keys, hit_ratio;
+    } points[MC_CURVE_POINTS];
+};
+void mc_master_curve(struct mc_master *m, struct mc_master_curve *out);
 
 /* Proves that live extents are disjoint and equal the allocators' used set, that counters equal
  * what they count, and that every index entry can be found; appends a line for each fault. MC_OK

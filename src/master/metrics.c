@@ -74,6 +74,27 @@ static int64_t read_live_bytes(void *arg) {
     return (int64_t)mc_metadata_bytes(arg);
 }
 
+/* Points of the miss-ratio curve, in parts per million. */
+static int64_t read_curve(struct mc_master *m, double memory) {
+    struct mc_master_curve curve;
+    mc_master_curve(m, &curve);
+    for (unsigned i = 0; i < MC_CURVE_POINTS; i++) {
+        if (curve.points[i].memory == memory) {
+            return (int64_t)(curve.points[i].hit_ratio * 1e6);
+        }
+    }
+    return 0;
+}
+static int64_t read_curve_half(void *arg) {
+    return read_curve(arg, 0.5);
+}
+static int64_t read_curve_same(void *arg) {
+    return read_curve(arg, 1);
+}
+static int64_t read_curve_double(void *arg) {
+    return read_curve(arg, 2);
+}
+
 static int64_t read_limit(void *arg) {
     return (int64_t)((struct mc_master *)arg)->config.metadata_limit_bytes;
 }
@@ -102,6 +123,10 @@ void mc_master_metrics_register(struct mc_master *m) {
         {"master_metadata_limit_bytes", "limit of master_metadata_bytes, 0 = none", read_limit},
         {"master_tasks_pending", "tasks that wait for a node", read_tasks_pending},
         {"master_tasks_processing", "tasks that a node has taken", read_tasks_processing},
+        {"master_mrc_half_memory_hit_ppm",
+         "uses of keys that LRU would hit with half the memory, per million", read_curve_half},
+        {"master_mrc_same_memory_hit_ppm", "the same with the memory there is", read_curve_same},
+        {"master_mrc_double_memory_hit_ppm", "the same with twice the memory", read_curve_double},
         {"master_index_bytes", "bytes of pages that hold the index's records", read_metadata_bytes},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(computed); i++) {

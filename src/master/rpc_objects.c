@@ -39,6 +39,25 @@ static struct batch_key *batch_keys(struct mc_call *call, struct mc_str tenant, 
     return keys;
 }
 
+/* Tells the eviction policy of the keys whose status is MC_OK. */
+static void tell(struct mc_call *call,
+                 void (*traffic)(struct mc_call *call, const uint64_t *hashes, size_t count),
+                 const struct batch_key *keys, size_t count) {
+    uint64_t *hashes = mc_arena_alloc(call->arena, (count + 1) * sizeof(*hashes));
+    size_t good = 0;
+    for (size_t i = 0; i < count; i++) {
+        hashes[good] = keys[i].key.hash;
+        good += keys[i].status == MC_OK;
+    }
+    traffic(call, hashes, good);
+}
+
+static void tell_one(struct mc_call *call,
+                     void (*traffic)(struct mc_call *call, const uint64_t *hashes, size_t count),
+                     const struct mc_key *key, enum mc_status status) {
+    traffic(call, &key->hash, status == MC_OK);
+}
+
 static void *batch_answers(struct mc_call *call, struct mc_vec *ret, size_t count, size_t size) {
     ret->items = mc_arena_zalloc(call->arena, (count + 1) * size);
     ret->count = count;
@@ -54,6 +73,7 @@ void mc_rpc_ExistKey(struct mc_call *call, const void *args, void *ret) {
     struct mc_key key;
     TRY_KEY(r, call, a->tenant, a->key, &key);
     r->value = mc_exists(call, &key);
+    tell_one(call, mc_traffic_asked, &key, MC_OK);
 }
 
 void mc_rpc_BatchExistKey(struct mc_call *call, const void *args, void *ret) {
@@ -66,6 +86,7 @@ void mc_rpc_BatchExistKey(struct mc_call *call, const void *args, void *ret) {
         r[i].value = keys[i].status == MC_OK && mc_exists(call, &keys[i].key);
         call->failed_items += r[i].error != 0;
     }
+    tell(call, mc_traffic_asked, keys, a->keys.count);
 }
 
 void mc_rpc_GetReplicaList(struct mc_call *call, const void *args, void *ret) {
@@ -74,6 +95,7 @@ void mc_rpc_GetReplicaList(struct mc_call *call, const void *args, void *ret) {
     struct mc_key key;
     TRY_KEY(r, call, a->tenant, a->key, &key);
     r->error = mc_get(call, &key, &r->value);
+    tell_one(call, mc_traffic_read, &key, r->error);
 }
 
 void mc_rpc_BatchGetReplicaList(struct mc_call *call, const void *args, void *ret) {
@@ -83,8 +105,10 @@ void mc_rpc_BatchGetReplicaList(struct mc_call *call, const void *args, void *re
     struct mw_e_list *r = batch_answers(call, ret, a->keys.count, sizeof(*r));
     for (size_t i = 0; i < a->keys.count; i++) {
         r[i].error = keys[i].status ? keys[i].status : mc_get(call, &keys[i].key, &r[i].value);
+        keys[i].status = r[i].error;
         call->failed_items += r[i].error != 0;
     }
+    tell(call, mc_traffic_read, keys, a->keys.count);
 }
 
 void mc_rpc_GetReplicaListByRegex(struct mc_call *call, const void *args, void *ret) {
@@ -113,6 +137,9 @@ static void start(struct mc_call *call, const struct mw_a_put_start *a, struct m
     }
     struct mc_put put = {a->client, a->length, &a->config, group_at(&a->config, 0)};
     r->error = run(call, &key, &put, &r->value);
+    if (r->error == MC_OBJECT_ALREADY_EXISTS) {
+        tell_one(call, mc_traffic_read, &key, MC_OK); /* wanted again */
+    }
 }
 
 static void batch_start(struct mc_call *call, const struct mw_a_batch_put_start *a,
@@ -131,9 +158,12 @@ static void batch_start(struct mc_call *call, const struct mw_a_batch_put_start 
             struct mc_put put = {a->client, ((const uint64_t *)a->lengths.items)[i], &a->config,
                                  group_at(&a->config, i)};
             r[i].error = run(call, &keys[i].key, &put, &r[i].value);
+            /* what is there already is wanted again */
+            keys[i].status = r[i].error == MC_OBJECT_ALREADY_EXISTS ? MC_OK : MC_OBJECT_NOT_FOUND;
         }
         call->failed_items += r[i].error != 0;
     }
+    tell(call, mc_traffic_read, keys, keys ? count : 0);
 }
 
 void mc_rpc_PutStart(struct mc_call *call, const void *args, void *ret) {
@@ -155,6 +185,7 @@ void mc_rpc_PutEnd(struct mc_call *call, const void *args, void *ret) {
     struct mc_key key;
     TRY_KEY(r, call, a->tenant, a->meta.key, &key);
     r->error = mc_put_end(call, &key, a->client, a->type, a->meta.checksum);
+    tell_one(call, mc_traffic_stored, &key, r->error);
 }
 
 _Static_assert(offsetof(struct mw_object_meta, key) == 0, "batch_keys walks metas by their keys");
@@ -168,8 +199,10 @@ static void batch_end(struct mc_call *call, struct mc_uuid client, struct mc_vec
         r[i].error = keys[i].status
                          ? keys[i].status
                          : mc_put_end(call, &keys[i].key, client, type, meta[i].checksum);
+        keys[i].status = r[i].error;
         call->failed_items += r[i].error != 0;
     }
+    tell(call, mc_traffic_stored, keys, metas.count);
 }
 
 void mc_rpc_BatchPutEnd(struct mc_call *call, const void *args, void *ret) {

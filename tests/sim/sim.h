@@ -121,7 +121,7 @@ struct sim_profile {
     uint64_t lease_ms, timeout_ms, discard_ms, release_ms, client_ttl_ms;
     uint64_t tick_ns, ping_ns;
     uint64_t segment_bytes, round_bytes;
-    const char *strategy;
+    const char *strategy, *eviction_policy;
     double eviction_ratio, watermark;
     unsigned operations; /* of each client */
 };

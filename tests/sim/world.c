@@ -231,6 +231,7 @@ static void master_start(struct sim *sim) {
     config.pending_task_timeout_ms = config.processing_task_timeout_ms = 5000;
     config.max_retry_attempts = 3;
     config.allocation_strategy = profile->strategy;
+    config.eviction_policy = profile->eviction_policy;
     config.eviction_ratio = profile->eviction_ratio;
     config.eviction_high_watermark_ratio = profile->watermark;
     config.seed = mc_rng_next(&sim->rng) | 1;
@@ -386,20 +387,22 @@ static void choose_faults(struct sim *sim) {
 
 static void choose_profile(struct sim *sim) {
     struct sim_profile *p = &sim->profile;
-    *p = (struct sim_profile){.faulty = sim_odds(sim, 88),
-                              .checksum = sim_odds(sim, 40),
-                              .lease_ms = one_of(sim, 60, 300, 1000),
-                              .timeout_ms = one_of(sim, 600, 1500, 2500),
-                              .discard_ms = one_of(sim, 700, 1600, 3000),
-                              .client_ttl_ms = one_of(sim, 800, 1500, 2500),
-                              .tick_ns = one_of(sim, 10, 10, 50) * MC_MS,
-                              .ping_ns = one_of(sim, 100, 200, 300) * MC_MS,
-                              .segment_bytes = one_of(sim, 4096, 8192, 16384),
-                              .round_bytes = one_of(sim, 300, 1000, 0),
-                              .strategy = sim_odds(sim, 50) ? "random" : "free_ratio_first",
-                              .eviction_ratio = one_of(sim, 5, 10, 30) / 100.0,
-                              .watermark = one_of(sim, 60, 90, 95) / 100.0,
-                              .operations = one_of(sim, 25, 35, 45)};
+    *p = (struct sim_profile){
+        .faulty = sim_odds(sim, 88),
+        .checksum = sim_odds(sim, 40),
+        .lease_ms = one_of(sim, 60, 300, 1000),
+        .timeout_ms = one_of(sim, 600, 1500, 2500),
+        .discard_ms = one_of(sim, 700, 1600, 3000),
+        .client_ttl_ms = one_of(sim, 800, 1500, 2500),
+        .tick_ns = one_of(sim, 10, 10, 50) * MC_MS,
+        .ping_ns = one_of(sim, 100, 200, 300) * MC_MS,
+        .segment_bytes = one_of(sim, 4096, 8192, 16384),
+        .round_bytes = one_of(sim, 300, 1000, 0),
+        .strategy = sim_odds(sim, 50) ? "random" : "free_ratio_first",
+        .eviction_policy = (const char *[]){"lru", "s3fifo", "chain"}[sim_between(sim, 0, 2)],
+        .eviction_ratio = one_of(sim, 5, 10, 30) / 100.0,
+        .watermark = one_of(sim, 60, 90, 95) / 100.0,
+        .operations = one_of(sim, 25, 35, 45)};
     p->release_ms = p->timeout_ms + SIM_LATE_NS / MC_MS + one_of(sim, 500, 1500, 4000);
     p->force = sim_odds(sim, 40);
     p->drains = sim_odds(sim, 40);

@@ -243,8 +243,98 @@ static void test_members_that_may_not_go_stay_and_their_peers_go(void **state) {
     assert_int_equal(put_end(f, "half"), MC_OK);
 }
 
+/* ---- other policies ---- */
+
+static int setup_with(void **state, const char *policy) {
+    fixture_setup(state);
+    struct fixture *f = *state;
+    f->config.eviction_policy = policy;
+    fixture_restart(f);
+    return 0;
+}
+static int setup_s3fifo(void **state) {
+    return setup_with(state, "s3fifo");
+}
+static int setup_chain(void **state) {
+    return setup_with(state, "chain");
+}
+
+static void test_a_chain_goes_from_its_end(void **state) {
+    struct fixture *f = *state;
+    const char *keys[95];
+    uint64_t lengths[95];
+    struct mw_object_meta metas[95] = {0};
+    mount(f, "node:1", OBJECTS * 1000);
+    for (int i = 0; i < 95; i++) {
+        keys[i] = name(f, i);
+        lengths[i] = 1000;
+        metas[i].key = str(keys[i]);
+    }
+    struct mw_a_batch_put_start begin = {.client = client_a,
+                                         .keys = strs(f, 95, keys),
+                                         .lengths = {lengths, 95},
+                                         .config = replicas(1)};
+    struct mw_a_batch_put_end end = {
+        .client = client_a, .metas = {metas, 95}, .type = MC_REPLICA_ALL};
+    struct mc_vec answers;
+    call(f, MC_RPC_BatchPutStart, &begin, &answers);
+    call(f, MC_RPC_BatchPutEnd, &end, &answers);
+    assert_int_equal(key_count(f), 95);
+    tick(f);
+    for (int i = 0; i < 95; i++) {
+        assert_int_equal(peek(f, keys[i]), i < 85);
+    }
+}
+
+/* What the policy has kept for a lease, or forgotten by a removal, is no trouble. */
+static void test_a_policy_survives_leases_and_removals(void **state) {
+    struct fixture *f = *state;
+    mount(f, "node:1", OBJECTS * 1000);
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < 99; i++) {
+            (void)put(f, name(f, 100 * (round % 3) + i), 1000);
+        }
+        for (int i = 0; i < 99; i += 3) {
+            (void)get(f, name(f, 100 * (round % 3) + i));
+            (void)remove_key(f, name(f, 100 * (round % 3) + i + 1), true);
+        }
+        tick_for_ms(f, round % 2 ? 8000 : 2500);
+        ping(f, client_a);
+        assert_true(key_count(f) <= OBJECTS);
+    }
+    assert_true(metric(f, "master_evicted_key_count") > 0);
+    assert_int_equal(remove_all(f, "default", true), key_count(f));
+}
+
+static void test_the_curve_says_what_more_memory_would_give(void **state) {
+    struct fixture *f = *state;
+    mount(f, "node:1", OBJECTS * 1000);
+    for (int i = 0; i < 3000; i++) { /* a loop over 150 keys; the memory takes 90 */
+        if (get(f, name(f, i % 150)) != MC_OK && put(f, name(f, i % 150), 1000) != MC_OK) {
+            tick_for_ms(f, 5100);
+            ping(f, client_a);
+            tick_for_ms(f, 5100);
+            ping(f, client_a);
+            (void)put(f, name(f, i % 150), 1000);
+        }
+    }
+    assert_true(metric(f, "master_mrc_same_memory_hit_ppm") < 100000);
+    assert_true(metric(f, "master_mrc_double_memory_hit_ppm") > 900000);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+#define WITH(name, setup)                                                                          \
+    { #name " " #setup, name, setup, fixture_teardown, NULL }
+#define PROTECTED(setup)                                                                           \
+    WITH(test_nothing_is_evicted_below_the_watermark, setup),                                      \
+        WITH(test_leased_objects_stay_even_when_the_memory_is_full, setup),                        \
+        WITH(test_a_put_without_room_asks_for_eviction, setup),                                    \
+        WITH(test_an_eviction_larger_than_a_tick_goes_on_in_the_next, setup),                      \
+        WITH(test_pinned_objects_go_last_or_never, setup),                                         \
+        WITH(test_a_leased_member_keeps_the_whole_group, setup),                                   \
+        WITH(test_members_that_may_not_go_stay_and_their_peers_go, setup),                         \
+        WITH(test_a_policy_survives_leases_and_removals, setup)
     const struct CMUnitTest tests[] = {
         TEST(test_nothing_is_evicted_below_the_watermark),
         TEST(test_the_exact_oldest_go),
@@ -259,6 +349,10 @@ int main(void) {
         TEST(test_a_group_goes_as_a_whole),
         TEST(test_a_leased_member_keeps_the_whole_group),
         TEST(test_members_that_may_not_go_stay_and_their_peers_go),
+        TEST(test_the_curve_says_what_more_memory_would_give),
+        PROTECTED(setup_s3fifo),
+        PROTECTED(setup_chain),
+        WITH(test_a_chain_goes_from_its_end, setup_chain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
