@@ -1,0 +1,34 @@
+#!/bin/bash
+# The curves of docs/eviction.md: prefix hits of every policy on the FAST'25 traces and on all agentic sessions merged.
+# Usage: bench/policies.sh [BUILD [TRACES]]; traces: data/traces, or a folder with the same names, packed or not.
+set -euo pipefail
+build=${1:-build/release}
+traces=${2:-data/traces}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+one() { # name, trace files
+    local name=$1
+    shift
+    "$build/bin/mooncake" simulate --policy lru,s3fifo,own,opt --capacity 1000,3000,10000,30000,50000 \
+        --json "$work/$name.json" "$@" >/dev/null
+    python3 - "$name" "$work/$name.json" <<'PY'
+import json, sys
+rows = json.load(open(sys.argv[2]))
+hit = {(r["policy"], r["capacity"]): r["prefix_hit"] for r in rows}
+capacities = sorted({r["capacity"] for r in rows})
+print(f"| {sys.argv[1]} | " + " | ".join(f"{c:,}" for c in capacities) + " |")
+print("|---|" + "---|" * len(capacities))
+for policy in dict.fromkeys(r["policy"] for r in rows):
+    print(f"| {policy} | " + " | ".join(f"{hit[policy, c]:.3f}" for c in capacities) + " |")
+gap = sum(hit["opt", c] - hit["lru", c] for c in capacities)
+gain = sum(hit["own", c] - hit["lru", c] for c in capacities)
+worst = min(hit["own", c] - hit["lru", c] for c in capacities)
+print(f"\nown closes {gain / gap if gap else 0:.3f} of the gap; least gain over LRU {worst:+.4f}\n")
+PY
+}
+
+one conversation cache --trace "$(ls "$traces"/conversation_trace.jsonl* | head -1)"
+one synthetic cache --trace "$(ls "$traces"/synthetic_trace.jsonl* | head -1)"
+# shellcheck disable=SC2046
+one agentic cache $(ls "$traces"/agentic/*.json*)
