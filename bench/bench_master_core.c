@@ -290,6 +290,28 @@ static void measure_rounds(struct caller *c, uint64_t objects, unsigned rounds) 
     }
 }
 
+/* All keys in pages, as `mooncake ls` asks for them, and in the small pages of a browser. */
+static void measure_list(struct mc_master *m, size_t limit) {
+    struct mc_arena arena = {0};
+    struct mc_str next = {"", 0}, none = {"", 0};
+    char cursor[64] = "";
+    uint64_t listed = 0, began = cpu_ns(), longest = 0, before = rss_bytes();
+    do {
+        struct mc_vec keys;
+        uint64_t page_began = cpu_ns();
+        MC_ASSERT(mc_master_list(m, none, none, mc_str_from(cursor), limit, &arena, &keys, &next) ==
+                  MC_OK);
+        longest = mc_max_u64(longest, cpu_ns() - page_began);
+        listed += keys.count;
+        snprintf(cursor, sizeof(cursor), "%.*s", (int)next.len, next.ptr);
+        mc_arena_reset(&arena);
+    } while (cursor[0] != '\0' && cpu_ns() - began < 2 * MEASURE_NS);
+    printf("list by %zu: %.2f M keys/s, longest page %.1f ms, RSS grew by %.1f MiB\n", limit,
+           (double)listed * 1e3 / (double)(cpu_ns() - began), (double)longest / 1e6,
+           ((double)rss_bytes() - (double)before) / 1048576.0);
+    mc_arena_free(&arena);
+}
+
 int main(int argc, char **argv) {
     uint64_t objects = (argc > 1 ? strtoull(argv[1], NULL, 10) : 1) * 1000000;
     unsigned rounds = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;
@@ -318,6 +340,8 @@ int main(int argc, char **argv) {
                " objects, %.1f bytes an object, %.1f beyond its key of %d bytes\n",
                keys, per_key, per_key - KEY_BYTES, KEY_BYTES);
         measure_rates(&c);
+        measure_list(m, MC_LIST_PAGE_KEYS);
+        measure_list(m, 1000);
         measure_ping(m, objects);
     }
     MC_ASSERT(c.failures == 0);

@@ -107,6 +107,43 @@ static void handle_all_keys(void *ctx, request_t *request, response_t *response)
                        &response->body);
 }
 
+/* Ours: a page of keys. */
+static void handle_keys(void *ctx, request_t *request, response_t *response) {
+    struct mc_admin *admin = ctx;
+    const char *tenant = mc_http_query(request, "tenant_id");
+    const char *prefix = mc_http_query(request, "prefix");
+    const char *after = mc_http_query(request, "after");
+    const char *limit_text = mc_http_query(request, "limit");
+    uint64_t limit = 1000;
+    struct mc_vec keys;
+    struct mc_str next;
+    if (limit_text != NULL && mc_parse_u64(limit_text, 1, MC_LIST_PAGE_KEYS, &limit) != MC_OK) {
+        error_answer(response, MC_INVALID_PARAMS, "limit must be 1 to 100000");
+        return;
+    }
+    mc_arena_reset(&admin->arena);
+    enum mc_status status =
+        mc_master_list(admin->config.master, mc_str_from(tenant ? tenant : "default"),
+                       mc_str_from(prefix ? prefix : ""), mc_str_from(after ? after : ""), limit,
+                       &admin->arena, &keys, &next);
+    if (status != MC_OK) {
+        error_answer(response, status, "a bad tenant_id, or after is not a cursor of this master");
+        return;
+    }
+    struct mc_buf *out = &response->body;
+    response->content_type = TYPE_JSON;
+    mc_buf_puts(out, "{\"success\":true,\"keys\":[");
+    for (size_t i = 0; i < keys.count; i++) {
+        if (i > 0) {
+            mc_buf_putc(out, ',');
+        }
+        mc_json_string(out, ((const struct mc_str *)keys.items)[i]);
+    }
+    mc_buf_puts(out, "],\"next\":");
+    mc_json_string(out, next);
+    mc_buf_putc(out, '}');
+}
+
 static void put_buffer(struct mc_buf *out, const struct mw_buffer *buffer) {
     mc_buf_printf(out, "{\"size_\":%" PRIu64 ",\"buffer_address_\":%" PRIu64 ",\"protocol_\":",
                   buffer->size, buffer->address);
@@ -439,6 +476,7 @@ static const struct mc_http_route routes[] = {
     {"GET", "/query_key", handle_query_key},
     {"GET", "/batch_query_keys", handle_batch_query_keys},
     {"GET", "/get_all_keys", handle_all_keys},
+    {"GET", "/api/v1/keys", handle_keys},
     {"GET", "/get_all_segments", handle_all_segments},
     {"GET", "/get_segments_detail", handle_segments_detail},
     {"GET", "/query_segment", handle_query_segment},

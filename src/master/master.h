@@ -93,6 +93,17 @@ void mc_master_totals(struct mc_master *m, struct mc_master_totals *out);
 void mc_master_each_key(struct mc_master *m, const char *tenant,
                         bool (*fn)(void *ctx, struct mc_str tenant, struct mc_str key), void *ctx);
 
+/* A page of the readable keys of the tenant that begin with `prefix`, at most `limit` of them, in
+ * an order of the master's own; `after` is "" or what *next said of the page before, and *next is
+ * "" after the last one. A key that is there all the time is listed once. Grants no lease. Keys and
+ * *next live in the arena. MC_INVALID_PARAMS: a bad tenant or limit, or a cursor of another master.
+ */
+#define MC_LIST_PAGE_KEYS  100000
+#define MC_LIST_PAGE_BYTES (16u << 20) /* a page ends behind the key that reaches it */
+enum mc_status mc_master_list(struct mc_master *m, struct mc_str tenant, struct mc_str prefix,
+                              struct mc_str after, size_t limit, struct mc_arena *arena,
+                              struct mc_vec *keys, struct mc_str *next);
+
 /* Removes every object of the tenant (NULL = all tenants) that is complete and, unless `force`, not
  * leased; how many. */
 int64_t mc_master_remove_all(struct mc_master *m, const char *tenant, bool force);

@@ -47,6 +47,19 @@ def listing_and_removing(closing, scratch):
         check_equal(mooncake("put", at, key, input_bytes=key.encode()).returncode, 0, f"put {key}")
     check_equal(sorted(mooncake("ls", admin).stdout.decode().split()), ["a/1", "a/2", "b/1"], "ls")
     check_equal(sorted(mooncake("ls", admin, "a/*").stdout.decode().split()), ["a/1", "a/2"], "ls a/*")
+    check_equal(sorted(mooncake("ls", admin, "a/").stdout.decode().split()), ["a/1", "a/2"], "ls of a prefix")
+    check_equal(mooncake("ls", admin, "--tenant=other").stdout, b"", "ls of another tenant")
+    pages, after = [], ""
+    while True:
+        page = mooncake("ls", admin, "--limit=1", f"--after={after}")
+        check_equal(page.returncode, 0, f"a page: {page.stderr}")
+        pages += page.stdout.decode().split()
+        if b"--after=" not in page.stderr:
+            break
+        after = page.stderr.decode().split("--after=")[1].strip()
+    check_equal(sorted(pages), ["a/1", "a/2", "b/1"], "ls page by page")
+    strange = mooncake("ls", admin, "--after=nonsense")
+    check(strange.returncode == 1 and b"not a cursor" in strange.stderr, f"a strange cursor: {strange}")
     stat = mooncake("stat", admin, "b/1").stdout.decode()
     check("3 bytes in memory of 127.0.0.1:" in stat, f"stat of a key: {stat}")
     whole = mooncake("stat", admin).stdout.decode()
