@@ -4,8 +4,8 @@
  * hwloc shows a tree in which every PCI function hangs below its bridges, and operating system
  * devices below their function. Of it we keep, for each network card, GPU and drive, the list of
  * bridges above it: two devices whose lists begin alike meet at the last bridge they share. GPUs
- * are numbered as their runtime numbers them when hwloc knows (its CUDA part), else by PCI address
- * within a vendor.
+ * are numbered by PCI address within a vendor, or as their runtime numbers them when an XML says
+ * so.
  */
 #include <hwloc.h>
 #include <pthread.h>
@@ -23,6 +23,11 @@ static const struct {
     unsigned short vendor;
     const char *runtime; /* of upstream's location names */
 } gpu_vendors[] = {{0x10de, "cuda"}, {0x1002, "hip"}, {0x1ed5, "musa"}, {0x9999, "maca"}};
+
+/* Parts of hwloc that load other libraries into the process: of GPU vendors, which may start a
+ * runtime and a context there, and of PCI, which leaks its database of names. The kernel's files
+ * say enough without them. */
+static const char *const not_asked[] = {"pci", "opencl", "gl", "cuda", "nvml", "rsmi", "levelzero"};
 
 void topo_text(char *out, size_t size, const char *text) {
     snprintf(out, size, "%s", text);
@@ -297,6 +302,9 @@ static enum mc_status load(const struct mc_topo_source *source, hwloc_topology_t
         return MC_ERR_IO;
     }
     hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_ALL);
+    for (size_t i = 0; i < MC_ARRAY_LEN(not_asked); i++) {
+        hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, not_asked[i]);
+    }
     if (source->xml != NULL && hwloc_topology_set_xml(hw, source->xml) != 0) {
         mc_error("not a topology of hwloc file=%s", source->xml);
         hwloc_topology_destroy(hw);

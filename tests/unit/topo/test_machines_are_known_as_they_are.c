@@ -124,12 +124,12 @@ static struct mc_topo_matrix *matrix_of(const char *name, const char *only, cons
 
 static void test_every_gpu_has_its_own_card(void **state) {
     struct mc_topo_matrix *m = matrix_of("eight-cards-eight-gpus", NULL, NULL);
-    char gpu[16], card[16];
+    char gpu[32], card[32];
     for (int i = 0; i < 8; i++) {
         snprintf(gpu, sizeof(gpu), "cuda:%d", i);
         snprintf(card, sizeof(card), "mlx5_%d", 7 - i);
         for (int j = 0; j < 8; j++) {
-            char other[16];
+            char other[32];
             snprintf(other, sizeof(other), "mlx5_%d", j);
             assert_int_equal(mc_topo_matrix_rank(m, gpu, other), strcmp(card, other) == 0 ? 0 : 1);
         }
