@@ -24,8 +24,8 @@ static const struct {
     const char *runtime; /* of upstream's location names */
 } gpu_vendors[] = {{0x10de, "cuda"}, {0x1002, "hip"}, {0x1ed5, "musa"}, {0x9999, "maca"}};
 
-/* Parts of hwloc that load other libraries into the process: of GPU vendors, which may start a
- * runtime and a context there, and of PCI, which leaks its database of names. The kernel's files
+/* Parts of hwloc that ask other libraries: of GPU vendors, which may start a runtime and a context
+ * in the process, and of PCI, which reads a database of names that nobody needs. The kernel's files
  * say enough without them. */
 static const char *const not_asked[] = {"pci", "opencl", "gl", "cuda", "nvml", "rsmi", "levelzero"};
 
@@ -284,9 +284,8 @@ static int by_kind_and_number(const void *a, const void *b) {
     return strverscmp(x->name, y->name);
 }
 
-/* hwloc closes its plugins with the last topology, and what the PCI library has read by then (the
- * names of all cards there are, a megabyte) is lost, to be read and lost again the next time. One
- * topology that is never ended keeps them. */
+/* hwloc closes its plugins with the last topology and opens them again with the next, a quarter of
+ * a discovery, though none is asked. One topology that is never ended keeps them open. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static hwloc_topology_t keeps_plugins; /* a registry: set once */
 
