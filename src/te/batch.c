@@ -173,17 +173,19 @@ uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_
 
 static void plan_slices(struct mc_transfer_task *task, struct mc_transport *t,
                         const struct mc_slice_op *whole) {
-    struct mc_spray_item item = {.tried = 0};
     if (t == NULL) {
         task->slice_bytes = whole->length;
         return;
     }
     const struct mc_dispatch *d = &t->engine->dispatch[t->index];
-    if (d->sprayed) {
-        mc_dispatch_set_distances(d, whole, task->rule, &item);
-        memcpy(task->distance, item.distance, sizeof(task->distance));
-        task->reach = item.reach;
+    if (!d->sprayed) {
+        task->slice_bytes = slice_size(whole->length, t->ops->slice_bytes, MC_SLICES_PER_TASK_MAX);
+        return;
     }
+    struct mc_spray_item item = {.tried = 0};
+    mc_dispatch_set_distances(d, whole, task->rule, &item);
+    memcpy(task->distance, item.distance, sizeof(task->distance));
+    task->reach = item.reach;
     task->slice_bytes = mc_plan_slice_bytes(d, &item, whole->length);
 }
 
@@ -203,8 +205,12 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
                                       .length = r->length,
                                       .segment = &task->slot->base};
     task->priority = r->intent == MC_INTENT_BACKGROUND ? MC_PRIORITY_LOW : r->priority;
-    task->rule = mc_route_rule(route, &whole, task->priority, r->intent);
-    struct mc_transport *t = mc_route_hinted(route, &whole, task->rule, r->transport_hint);
+    if (engine->policy.rule_count > 0) {
+        task->rule = mc_route_rule(route, &whole, task->priority, r->intent);
+    }
+    struct mc_transport *t = r->transport_hint == NULL
+                                 ? mc_route_choose(route, &whole, task->rule)
+                                 : mc_route_hinted(route, &whole, task->rule, r->transport_hint);
     task->cautious = r->intent == MC_INTENT_LATENCY;
     if (route->fresh && mc_route_covers(route, r->remote_addr, r->length)) {
         task->transport = t;
@@ -284,15 +290,13 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
     s->skipped_transports = 0;
     s->spray.wait.length = length;
     s->spray.wait.priority = task->priority;
-    s->spray.posted_ns = 0;
     s->spray.tried = 0;
     s->spray.rail = 0;
     s->spray.held = false;
     s->spray.last_resort = false;
     s->spray.cautious = task->cautious;
-    memcpy(s->spray.distance, task->distance, sizeof(s->spray.distance));
     s->spray.reach = task->reach;
-    s->spray.ahead = 0;
+    memcpy(s->spray.distance, task->distance, sizeof(s->spray.distance));
     slice->waiter_follows = waiter_follows;
     slice->op = r->op;
     slice->local = (char *)r->local + offset;

@@ -214,7 +214,8 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
     }
     uint32_t tick = atomic_load_explicit(&d->tick, memory_order_relaxed);
     atomic_store_explicit(&d->tick, tick + 1, memory_order_relaxed); /* a lost one is no loss */
-    bool failed_before = atomic_load_explicit(links_of(d, slices[0]), memory_order_relaxed) != NULL;
+    _Atomic(struct mc_health *) *links = links_of(d, slices[0]);
+    bool failed_before = atomic_load_explicit(links, memory_order_relaxed) != NULL;
     bool timed = tick % MEASURE_ONE_IN == 0;
     uint64_t now = timed || failed_before ? now_ns(d) : 0;
     uint64_t bytes = 0;
@@ -224,7 +225,7 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
         item->posted_ns = failed_before ? now : 0;
         item->ahead = 0;
         item->rail = 0;
-        item->links = links_of(d, slices[i]);
+        item->links = links;
         item->held = d->asynchronous;
         if (d->asynchronous) {
             atomic_fetch_add_explicit(&rail->inflight[0], slices[i]->length, memory_order_relaxed);
@@ -238,9 +239,7 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
         last->posted_ns = now;
         last->ahead = d->asynchronous ? mc_rail_inflight(rail) : bytes;
     }
-    struct mc_slice_op *group[MC_POST_MAX]; /* a taken slice may be gone, and the array with it */
-    memcpy(group, slices, count * sizeof(*group));
-    enum mc_status status = d->transport->ops->post(d->transport, group, count);
+    enum mc_status status = d->transport->ops->post(d->transport, slices, count);
     size_t back = 0;
     for (size_t i = 0; status != MC_OK && i < count; i++) {
         hand_back(d, slices[i], status, slices, &back);

@@ -690,7 +690,8 @@ bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t lengt
     return route->desc == NULL || mc_peer_desc_find(route->desc, addr, length) != NULL;
 }
 
-static bool can_serve(const struct mc_route *route, const struct mc_slice_op *slice, unsigned i) {
+static inline bool can_serve(const struct mc_route *route, const struct mc_slice_op *slice,
+                             unsigned i) {
     struct mc_engine *engine = route->slot->base.engine;
     struct mc_transport *t = engine->transports[i];
     return route->cost[i] != UINT32_MAX && (slice->tried_transports & (1u << i)) == 0 &&
