@@ -441,7 +441,8 @@ class EngineOptions(Structure):
     _fields_ = [("metadata", c_char_p), ("local_name", c_char_p), ("host", c_char_p), ("rpc_port", c_uint16),
                 ("port_min", c_uint16), ("port_max", c_uint16), ("reactors", c_uint), ("lanes_per_peer", c_uint),
                 ("disable_shm", c_bool), ("disable_local", c_bool), ("lazy_memory", c_bool),
-                ("connect_timeout_ms", c_uint32), ("huge_page_bytes", c_uint64)]
+                ("connect_timeout_ms", c_uint32),
+                ("later", c_uint64 * 16)]  # members that came since; mc_engine_options_init sets them
 
 
 class Request(Structure):
