@@ -269,8 +269,10 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {strcmp(o->memory_allocator, "offset") != 0,
          "memory_allocator: this build has only the allocator 'offset'"},
         {strcmp(o->allocation_strategy, "random") != 0 &&
-             strcmp(o->allocation_strategy, "free_ratio_first") != 0,
-         "allocation_strategy: this build has only 'random' and 'free_ratio_first'"},
+             strcmp(o->allocation_strategy, "free_ratio_first") != 0 &&
+             strcmp(o->allocation_strategy, "local_first") != 0,
+         "allocation_strategy: this build has only 'random', 'free_ratio_first' and "
+         "'local_first'"},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(features); i++) {
         if (features[i].wanted) {

@@ -476,9 +476,9 @@ void mc_client_must_remount(struct mc_master *m, struct mc_uuid id);
 void mc_clients_tick(struct mc_call *call);
 void mc_clients_destroy(struct mc_master *m);
 
-/* Allocates up to `wanted` replicas on segments of distinct names; returns how many. segments_lock
- * must be held. */
-unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
+/* `hash`: the key's. Allocates up to `wanted` replicas on segments of distinct names; returns how
+ * many. segments_lock must be held. */
+unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted, uint64_t hash,
                   const struct mw_replicate_config *config, struct mc_replica *out);
 /* One replica on a segment of that name. MC_SEGMENT_NOT_FOUND; MC_UNAVAILABLE_IN_CURRENT_STATUS
  * (none of them takes objects now); MC_NO_AVAILABLE_HANDLE. */

@@ -40,7 +40,7 @@ static const char *config_fault(const struct mc_master_config *c) {
         return "default_kv_soft_pin_ttl must be between 1 and max_kv_soft_pin_ttl";
     }
     if (!c->allocation_strategy || !mc_placement_find(c->allocation_strategy)) {
-        return "allocation_strategy must be random or free_ratio_first";
+        return "allocation_strategy must be random, free_ratio_first or local_first";
     }
     if (!c->eviction_policy || !mc_traffic_policy_exists(c->eviction_policy)) {
         return "eviction_policy must be lru, s3fifo or chain";

@@ -33,7 +33,7 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t max_total_finished_tasks, max_total_pending_tasks, max_total_processing_tasks;
     uint64_t pending_task_timeout_ms, processing_task_timeout_ms;
     uint64_t max_retry_attempts;
-    const char *allocation_strategy; /* "random", "free_ratio_first" */
+    const char *allocation_strategy; /* "random", "free_ratio_first", "local_first" */
     const char *root_fs_dir;
     bool enable_disk_eviction;
     uint64_t quota_bytes;

@@ -15,6 +15,8 @@
 struct placement {
     struct mc_call *call;
     uint64_t size;
+    uint64_t hash;         /* of the key */
+    struct mc_str host_id; /* where the writer is; "" = not known */
     unsigned wanted, count;
     const struct mw_replicate_config *config;
     bool avoids; /* some preferred entry begins with '!' */
@@ -187,9 +189,74 @@ static void place_free_ratio_first(struct placement *p) {
     }
 }
 
+/* ---- near the writer ---- */
+
+static int by_host(const void *a, const void *b) {
+    const struct mc_segment *x = *(struct mc_segment *const *)a,
+                            *y = *(struct mc_segment *const *)b;
+    struct mc_str p = x->info.host_id, q = y->info.host_id;
+    size_t len = mc_min_u64(p.len, q.len);
+    int order = len > 0 ? memcmp(p.ptr, q.ptr, len) : 0;
+    if (order == 0 && p.len != q.len) {
+        order = p.len < q.len ? -1 : 1;
+    }
+    return order != 0 ? order : (x->serial > y->serial) - (x->serial < y->serial);
+}
+
+/* Tries `count` segments from the one that the key's hash points to. */
+static void try_rotated(struct placement *p, struct mc_segment **segments, size_t count) {
+    for (size_t i = 0; i < count && p->count < p->wanted; i++) {
+        try_segment(p, segments[(p->hash + i) % count]);
+    }
+}
+
+/* The segments of the writer's own host first; then the other hosts in their order, beginning at
+ * one that the key's hash says, so that they share what overflows. Within a host the hash rotates,
+ * too. For one replica only: several are better far from each other. */
+static void place_local_first(struct placement *p) {
+    const struct mc_master *m = p->call->m;
+    if (p->wanted != 1 || p->host_id.len == 0) {
+        place_random(p);
+        return;
+    }
+    struct mc_segment **local =
+        mc_arena_alloc(p->call->arena, m->segment_count * sizeof(struct mc_segment *));
+    size_t near = 0, far = 0;
+    for (size_t i = 0; i < m->segment_count; i++) { /* the near ones in front, the others behind */
+        struct mc_segment *s = m->segments[i];
+        if (mc_str_eq(s->info.host_id, p->host_id)) {
+            local[near++] = s;
+        } else {
+            local[m->segment_count - ++far] = s;
+        }
+    }
+    try_rotated(p, local, near);
+    if (p->count == p->wanted || far == 0) {
+        return;
+    }
+    struct mc_segment **remote = local + near;
+    qsort(remote, far, sizeof(struct mc_segment *), by_host);
+    size_t first = p->hash % far;
+    while (first > 0 && mc_str_eq(remote[first]->info.host_id, remote[first - 1]->info.host_id)) {
+        first--;
+    }
+    for (size_t done = 0; done < far && p->count < p->wanted;) {
+        size_t begin = (first + done) % far, n = 1;
+        while (begin + n < far && done + n < far &&
+               mc_str_eq(remote[begin + n]->info.host_id, remote[begin]->info.host_id)) {
+            n++;
+        }
+        try_rotated(p, remote + begin, n);
+        done += n;
+    }
+}
+
+static const struct mc_placement_ops local_first = {"local_first", place_local_first};
+
 static const struct mc_placement_ops strategies[] = {
     {"random", place_random},
     {"free_ratio_first", place_free_ratio_first},
+    {"local_first", place_local_first},
 };
 
 const struct mc_placement_ops *mc_placement_find(const char *name) {
@@ -201,10 +268,16 @@ const struct mc_placement_ops *mc_placement_find(const char *name) {
     return NULL;
 }
 
-unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
+unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted, uint64_t hash,
                   const struct mw_replicate_config *config, struct mc_replica *out) {
-    struct placement p = {
-        .call = call, .size = size, .wanted = wanted, .config = config, .out = out};
+    struct placement p = {.call = call,
+                          .size = size,
+                          .hash = hash,
+                          .host_id = config->host_id,
+                          .wanted = wanted,
+                          .config = config,
+                          .out = out};
+    bool near = config->prefer_alloc_in_same_node && wanted == 1 && config->host_id.len > 0;
     const struct mc_str *preferred = config->preferred_segments.items;
     for (size_t i = 0; i < config->preferred_segments.count; i++) {
         p.avoids = p.avoids || is_avoidance(preferred[i]);
@@ -216,7 +289,7 @@ unsigned mc_place(struct mc_call *call, uint64_t size, unsigned wanted,
         try_name(&p, config->preferred_segment);
     }
     if (p.count < wanted && call->m->segment_count) {
-        call->m->placement->place(&p);
+        (near ? &local_first : call->m->placement)->place(&p);
     }
     return p.count;
 }

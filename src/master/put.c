@@ -58,7 +58,7 @@ static void pin_as_asked(const struct mc_master *m, struct mc_shard *shard, stru
 
 /* Extents for the replicas; how many, at least one. Needs segments_lock (read). Eviction is asked
  * for only when it can help: a put larger than any segment must not empty the cache. */
-static enum mc_status allocate(struct mc_call *call, const struct mc_put *put,
+static enum mc_status allocate(struct mc_call *call, uint64_t hash, const struct mc_put *put,
                                struct mc_replica *replicas, unsigned *count) {
     struct mc_master *m = call->m;
     unsigned wanted = wanted_replicas(put->config);
@@ -67,7 +67,7 @@ static enum mc_status allocate(struct mc_call *call, const struct mc_put *put,
         atomic_store_explicit(&m->need_eviction, true, memory_order_relaxed);
         return MC_NO_AVAILABLE_HANDLE;
     }
-    *count = mc_place(call, put->size, wanted, put->config, replicas);
+    *count = mc_place(call, put->size, wanted, hash, put->config, replicas);
     if (*count == 0) {
         mc_count(&m->counters.put_start_alloc_failures, 1);
         if (mc_place_possible(call, put->size, put->config)) {
@@ -110,7 +110,7 @@ static enum mc_status allocate_and_create_locked(struct mc_call *call, struct mc
                                                  struct mc_object **out) {
     struct mc_replica replicas[MC_MAX_REPLICAS];
     unsigned count;
-    MC_TRY(allocate(call, put, replicas, &count));
+    MC_TRY(allocate(call, key->hash, put, replicas, &count));
     return create_locked(call, shard, key, put, replicas, count, out);
 }
 
@@ -282,7 +282,7 @@ static enum mc_status upsert_replace(struct mc_call *call, struct mc_shard *shar
         mc_soft_pinned(old) && old->ext->soft_until_ms > call->now_ms ? old->ext->soft_until_ms : 0;
     struct mc_replica replicas[MC_MAX_REPLICAS];
     unsigned count;
-    MC_TRY(allocate(call, put, replicas, &count));
+    MC_TRY(allocate(call, key->hash, put, replicas, &count));
     mc_object_discard(call, shard, old);
     MC_TRY(create_locked(call, shard, key, put, replicas, count, out));
     (*out)->hard_pin |= hard_pin;

@@ -1,5 +1,7 @@
 /* Replicas go where they were asked to go, never twice to one segment name, and spread by the
  * strategy. */
+#include <stdio.h>
+
 #include "support/master_fixture.h"
 
 static const char *place(struct fixture *f, const char *key, struct mw_replicate_config config,
@@ -126,8 +128,81 @@ static void test_free_ratio_first_evens_out(void **state) {
     mount_ten(f);
     spread(f, 1000, &least, &most);
     assert_true(most - least <= 6);
-    f->config.allocation_strategy = "local_first";
+    f->config.allocation_strategy = "best";
     assert_null(mc_master_create(&f->config, &f->clock, NULL));
+}
+
+/* Where "key" of a writer on `host` went; the segment's name is its first letter and a number. */
+static struct mc_str host_of(struct fixture *f, const char *key, const char *host, bool same_node) {
+    struct mw_replicate_config c = replicas(1);
+    struct mw_replica_list list = {0};
+    c.host_id = str(host);
+    c.prefer_alloc_in_same_node = same_node;
+    if (put_with(f, key, 100, c) != MC_OK) {
+        return (struct mc_str){"", 0};
+    }
+    assert_ok(mc_master_peek(f->m, str("default"), str(key), &f->arena, &list));
+    return ((const struct mw_replica *)list.replicas.items)->memory.endpoint;
+}
+
+static void mount_hosts(struct fixture *f) {
+    static const char *const hosts[] = {"x", "y", "z"};
+    for (unsigned h = 0; h < 3; h++) {
+        for (unsigned i = 0; i < 2; i++) {
+            char name[8];
+            snprintf(name, sizeof(name), "%s%u", hosts[h], i);
+            struct mw_segment s = segment_of(f, name, 1000);
+            s.host_id = str(hosts[h]);
+            assert_ok(mount_as(f, client_a, s));
+        }
+    }
+}
+
+static void test_local_first_fills_the_writers_host_then_the_others(void **state) {
+    struct fixture *f = *state;
+    f->config.allocation_strategy = "local_first";
+    f->config.eviction_high_watermark_ratio = 1;
+    fixture_restart(f);
+    mount_hosts(f);
+    unsigned first = 0, second = 0, far[2] = {0};
+    for (unsigned i = 0; i < 60; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "k%u", i);
+        struct mc_str at = host_of(f, key, "y", false);
+        assert_int_equal(at.len, 2);
+        if (i < 20) { /* what fits there */
+            assert_int_equal(at.ptr[0], 'y');
+            first += at.ptr[1] == '0';
+            second += at.ptr[1] == '1';
+        } else {
+            assert_int_not_equal(at.ptr[0], 'y');
+            far[at.ptr[0] == 'z']++;
+        }
+    }
+    assert_true(first == 10 && second == 10 && far[0] == 20 && far[1] == 20);
+    assert_int_equal(host_of(f, "full", "y", false).len, 0);
+}
+
+static void test_the_same_node_is_preferred_by_whoever_asks(void **state) {
+    struct fixture *f = *state;
+    mount_hosts(f); /* the strategy is "random" */
+    struct mw_replicate_config c = replicas(1);
+    for (unsigned i = 0; i < 20; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(host_of(f, key, "z", true).ptr[0], 'z');
+    }
+    assert_int_not_equal(host_of(f, "next", "z", true).ptr[0], 'z'); /* it is full */
+    c.host_id = str("z");
+    c.preferred_segment = str("x1"); /* a name says more than a host */
+    c.prefer_alloc_in_same_node = true;
+    struct mw_replica_list list = {0};
+    assert_ok(put_with(f, "named", 100, c));
+    assert_ok(mc_master_peek(f->m, str("default"), str("named"), &f->arena, &list));
+    assert_true(
+        mc_str_eq(((const struct mw_replica *)list.replicas.items)->memory.endpoint, str("x1")));
+    assert_true(host_of(f, "nowhere", "unknown", true).len > 0);
+    assert_true(host_of(f, "nobody", "", true).len > 0);
 }
 
 static void test_the_last_segment_with_room_is_found(void **state) {
@@ -152,6 +227,8 @@ int main(void) {
         TEST(test_avoided_segments_get_nothing),
         TEST(test_random_uses_every_segment),
         TEST(test_free_ratio_first_evens_out),
+        TEST(test_local_first_fills_the_writers_host_then_the_others),
+        TEST(test_the_same_node_is_preferred_by_whoever_asks),
         TEST(test_the_last_segment_with_room_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
