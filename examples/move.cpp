@@ -49,7 +49,7 @@ static int be_initiator(mooncake::Engine &engine, const std::string &name, uint6
     engine.write(bytes.data(), peer, remote, size, 5s);
     auto batch = engine.batch(); /* the same as engine.read(), step by step */
     batch.notify(peer, engine.name(), "done");
-    batch.submit({{MC_TRANSFER_READ, back.data(), peer.id(), remote, size}}, 5s);
+    batch.submit({mooncake::request(MC_TRANSFER_READ, back.data(), peer, remote, size)}, 5s);
     batch.wait(mooncake::forever);
     return verdict(back.data(), "every byte came back");
 }

@@ -174,6 +174,18 @@ class Segment {
     mc_segment_id id_ = MC_LOCAL_SEGMENT;
 };
 
+/* One request; its priority, intent and hint are members to set. */
+inline struct mc_transfer_request request(enum mc_transfer_op op, void *local,
+                                          const Segment &segment, uint64_t addr, uint64_t length) {
+    struct mc_transfer_request r = {};
+    r.op = op;
+    r.local = local;
+    r.segment = segment.id();
+    r.remote_addr = addr;
+    r.length = length;
+    return r;
+}
+
 class Batch {
   public:
     Batch() = default;
@@ -273,11 +285,11 @@ class Engine {
 
     void read(void *local, const Segment &from, uint64_t addr, uint64_t length,
               milliseconds timeout) {
-        one({MC_TRANSFER_READ, local, from.id(), addr, length}, timeout);
+        one(request(MC_TRANSFER_READ, local, from, addr, length), timeout);
     }
     void write(const void *local, const Segment &to, uint64_t addr, uint64_t length,
                milliseconds timeout) {
-        one({MC_TRANSFER_WRITE, const_cast<void *>(local), to.id(), addr, length}, timeout);
+        one(request(MC_TRANSFER_WRITE, const_cast<void *>(local), to, addr, length), timeout);
     }
     void transfer(const std::vector<struct mc_transfer_request> &requests, milliseconds timeout) {
         check(mc_transfer(engine_, requests.data(), requests.size(), deadline(timeout)),
@@ -302,8 +314,8 @@ class Engine {
     }
 
   private:
-    void one(const struct mc_transfer_request &request, milliseconds timeout) {
-        check(mc_transfer(engine_, &request, 1, deadline(timeout)), "mc_transfer");
+    void one(const struct mc_transfer_request &wanted, milliseconds timeout) {
+        check(mc_transfer(engine_, &wanted, 1, deadline(timeout)), "mc_transfer");
     }
     struct mc_engine *engine_ = nullptr;
 };
