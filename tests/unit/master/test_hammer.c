@@ -196,8 +196,19 @@ static void test_everything_at_once(void **state) {
     assert_int_equal(used_bytes(f), 0);
 }
 
+static int setup_chain(void **state) {
+    fixture_setup(state);
+    struct fixture *f = *state;
+    f->config.eviction_policy = "chain";
+    fixture_restart(f);
+    return 0;
+}
+
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-    const struct CMUnitTest tests[] = {TEST(test_everything_at_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_everything_at_once, fixture_setup, fixture_teardown),
+        {"test_everything_at_once with the policy chain", test_everything_at_once, setup_chain,
+         fixture_teardown, NULL},
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
