@@ -17,6 +17,10 @@
 #define WINDOW       (1ull << 26) /* uses after which the past counts half */
 #define HASH_BITS    32
 #define KEEP_OF_RATE 0.875
+/* A store of few keys and much traffic must not pay for each use: after so many the rate is at most
+ * this. */
+#define BUSY_USES (1ull << 20)
+#define BUSY_RATE 0.125
 
 struct sample {
     uint64_t key;
@@ -138,6 +142,12 @@ static void forget_half(struct mc_mrc *mrc) {
     }
 }
 
+static void lower_rate(struct mc_mrc *mrc, double to) {
+    atomic_store_explicit(&mrc->threshold, (uint64_t)(to * (double)(1ull << HASH_BITS)),
+                          memory_order_relaxed);
+    renumber(mrc);
+}
+
 void mc_mrc_use(struct mc_mrc *mrc, uint64_t key) {
     if (!mc_mrc_wants(mrc, key)) {
         return;
@@ -158,9 +168,11 @@ void mc_mrc_use(struct mc_mrc *mrc, uint64_t key) {
     s->position = mrc->next_position++;
     tree_add(mrc, s->position, 1);
     while (mrc->count > MC_MRC_KEYS) {
-        uint64_t lower = (uint64_t)(rate(mrc) * KEEP_OF_RATE * (double)(1ull << HASH_BITS));
-        atomic_store_explicit(&mrc->threshold, lower, memory_order_relaxed);
-        renumber(mrc);
+        lower_rate(mrc, rate(mrc) * KEEP_OF_RATE);
+    }
+    if (rate(mrc) > BUSY_RATE &&
+        atomic_load_explicit(&mrc->uses, memory_order_relaxed) > BUSY_USES) {
+        lower_rate(mrc, BUSY_RATE);
     }
     forget_half(mrc);
 }

@@ -5,7 +5,8 @@
  * A key is in the sample when its hash is below a threshold, so all uses of a key are, or none. The
  * distance of a use is how many other sampled keys were used since the last one, divided by the
  * rate; a cache hits it when it has more room than that. When there are more sampled keys than
- * MC_MRC_KEYS the threshold falls by an eighth. Not thread safe, but mc_mrc_wants is.
+ * MC_MRC_KEYS the threshold falls by an eighth; after a million uses it is an eighth at most. Not
+ * thread safe, but mc_mrc_wants is.
  */
 #ifndef MC_POLICY_MRC_H
 #define MC_POLICY_MRC_H

@@ -60,6 +60,20 @@ static void test_a_loop(void **state) {
     mc_mrc_free(mrc);
 }
 
+/* Few keys and much traffic: the sample shrinks, the curve stays. */
+static void test_much_traffic_of_few_keys(void **state) {
+    struct mc_mrc *mrc = mc_mrc_create();
+    struct mc_mrc_summary summary;
+    for (int i = 0; i < 3000000; i++) {
+        use(mrc, (uint64_t)(i % 4000));
+    }
+    mc_mrc_summary(mrc, &summary);
+    assert_true(summary.sample_rate <= 0.125);
+    assert_true(mc_mrc_hit_ratio(mrc, 3000) < 0.02);
+    assert_true(mc_mrc_hit_ratio(mrc, 5000) > 0.98);
+    mc_mrc_free(mrc);
+}
+
 /* One key has all the uses: in the sample or not, it is hit. */
 static void test_one_popular_key(void **state) {
     for (uint64_t popular = 0; popular < 8; popular++) {
@@ -76,6 +90,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_traces),
         cmocka_unit_test(test_a_loop),
+        cmocka_unit_test(test_much_traffic_of_few_keys),
         cmocka_unit_test(test_one_popular_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
