@@ -1,0 +1,29 @@
+/* What a backend of the tier is: a table of functions. Private to the room; see tier/tier.h. */
+#ifndef MC_TIER_BACKEND_H
+#define MC_TIER_BACKEND_H
+
+#include "tier/tier.h"
+
+/* The head of every backend's own struct. */
+struct mc_tier_backend {
+    const struct mc_tier_backend_ops *ops;
+};
+
+struct mc_tier_backend_ops {
+    const char *name; /* upstream's */
+    /* The directory is locked; `config` outlives the backend. */
+    enum mc_status (*open)(const struct mc_tier_config *config, struct mc_tier_backend **out);
+    void (*close)(struct mc_tier_backend *backend);
+    void (*put)(struct mc_tier_backend *backend, struct mc_tier_item *items, size_t count);
+    void (*read)(struct mc_tier_backend *backend, struct mc_tier_read *reads, size_t count);
+    bool (*find)(struct mc_tier_backend *backend, struct mc_str key, uint64_t *size);
+    enum mc_status (*remove)(struct mc_tier_backend *backend, struct mc_str key);
+    enum mc_status (*clear)(struct mc_tier_backend *backend);
+    void (*scan)(struct mc_tier_backend *backend,
+                 bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx);
+    void (*stats)(struct mc_tier_backend *backend, struct mc_tier_stats *out);
+};
+
+extern const struct mc_tier_backend_ops mc_tier_bucket;
+
+#endif

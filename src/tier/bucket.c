@@ -1,0 +1,306 @@
+/*
+ * The backend `bucket`: upstream's bucket_storage_backend.
+ *
+ * Objects of one put lie one behind the other, key then value, in <id>.bucket; <id>.meta says where
+ * (bucket_meta.h). Ids grow. A bucket is written once: data first, synced, then its .meta by
+ * rename; a .bucket without .meta is what a crash left and is deleted at the start, so an object is
+ * there after a crash exactly when its .meta is. The .bucket is padded to whole blocks, which
+ * readers of the format do not look at, so that it can be read with O_DIRECT to its end.
+ *
+ * Eviction drops whole buckets: the .meta goes first, so that what is left over after a crash is an
+ * orphan. A removed key is taken out of its .meta, else it would be back with the next start; when
+ * no key is left the bucket goes.
+ *
+ * Invariant: used_bytes is the sum of disk_bytes over the list of buckets; each live entry is in
+ * the index and belongs to a bucket in the list.
+ */
+#include "tier/bucket.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#define DEFAULT_BUCKET_BYTES (256ull << 20)
+#define DEFAULT_BUCKET_KEYS  500u
+
+/* ---- files ---- */
+
+const char *bucket_path(const struct bucket_backend *b, int64_t id, const char *suffix,
+                        struct mc_buf *out) {
+    mc_buf_clear(out);
+    mc_buf_printf(out, "%s/%" PRId64 "%s", b->config->path, id, suffix);
+    return mc_buf_cstr(out);
+}
+
+uint64_t bucket_size_on_disk(const struct bucket_backend *b, int64_t id) {
+    static const char *const suffixes[] = {".bucket", ".meta"};
+    struct mc_buf path = {0};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < MC_ARRAY_LEN(suffixes); i++) {
+        struct stat info;
+        if (stat(bucket_path(b, id, suffixes[i], &path), &info) == 0) {
+            bytes += (uint64_t)info.st_blocks * 512;
+        }
+    }
+    mc_buf_free(&path);
+    return bytes;
+}
+
+static void unlink_files(const struct bucket_backend *b, int64_t id) {
+    static const char *const suffixes[] = {".meta", ".bucket"}; /* in this order */
+    struct mc_buf path = {0};
+    for (size_t i = 0; i < MC_ARRAY_LEN(suffixes); i++) {
+        if (unlink(bucket_path(b, id, suffixes[i], &path)) != 0 && errno != ENOENT) {
+            mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",
+                     mc_buf_cstr(&path), errno, strerror(errno));
+        }
+    }
+    mc_buf_free(&path);
+}
+
+/* ---- the list of buckets ---- */
+
+struct bucket *bucket_make(int64_t id, size_t count) {
+    struct bucket *bucket = mc_zalloc(sizeof(*bucket));
+    mc_list_init(&bucket->link);
+    bucket->id = id;
+    bucket->count = count;
+    bucket->fd = -1;
+    bucket->entries = mc_zalloc((count + 1) * sizeof(struct mc_tier_entry *));
+    return bucket;
+}
+
+void bucket_discard(struct bucket *bucket) {
+    for (size_t i = 0; i < bucket->count; i++) {
+        free(bucket->entries[i]);
+    }
+    if (bucket->fd >= 0) {
+        close(bucket->fd);
+    }
+    free(bucket->entries);
+    free(bucket);
+}
+
+void bucket_entry_dropped_locked(struct bucket_backend *b, struct mc_tier_entry *entry) {
+    struct bucket *owner = entry->file;
+    owner->live--;
+    if (owner->live == 0) {
+        bucket_retire_locked(b, owner, NULL);
+    }
+}
+
+void bucket_publish_locked(struct bucket_backend *b, struct bucket *bucket) {
+    mc_list_push_back(&b->buckets, &bucket->link);
+    b->bucket_count++;
+    b->used_bytes += bucket->disk_bytes;
+    atomic_store_explicit(&bucket->used_at, ++b->ticks, memory_order_relaxed);
+    bucket->live = bucket->count;
+    bucket->users++; /* a key that is there twice must not free it under our feet */
+    for (size_t i = 0; i < bucket->count; i++) {
+        struct mc_tier_entry *old = mc_tier_index_insert(&b->index, bucket->entries[i]);
+        if (old != NULL) {
+            bucket_entry_dropped_locked(b, old);
+        }
+    }
+    bucket->users--;
+}
+
+void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struct mc_buf *lost) {
+    for (size_t i = 0; i < bucket->count; i++) {
+        struct mc_tier_entry *e = bucket->entries[i];
+        if (!e->live) {
+            continue;
+        }
+        mc_tier_index_remove(&b->index, e);
+        if (lost != NULL) {
+            mc_buf_append(lost, &e->key_len, sizeof(e->key_len));
+            mc_buf_append(lost, e->key, e->key_len);
+        }
+    }
+    bucket->live = 0;
+    bucket->dead = true;
+    mc_list_del(&bucket->link);
+    b->bucket_count--;
+    b->used_bytes -= bucket->disk_bytes;
+    unlink_files(b, bucket->id);
+    if (bucket->users == 0) {
+        bucket_discard(bucket);
+    }
+}
+
+void bucket_unuse_locked(struct bucket *bucket) {
+    if (--bucket->users == 0 && bucket->dead) {
+        bucket_discard(bucket);
+    }
+}
+
+void bucket_tell_lost(const struct bucket_backend *b, const struct mc_buf *lost) {
+    for (size_t at = 0; b->config->lost != NULL && at < lost->len;) {
+        uint32_t len;
+        memcpy(&len, lost->data + at, sizeof(len));
+        at += sizeof(len);
+        b->config->lost(b->config->lost_ctx, (struct mc_str){lost->data + at, len});
+        at += len;
+    }
+}
+
+/* ---- questions and removals ---- */
+
+static bool bucket_find(struct mc_tier_backend *face, struct mc_str key, uint64_t *size) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    pthread_mutex_lock(&b->lock);
+    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
+    if (e != NULL) {
+        *size = e->size;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return e != NULL;
+}
+
+static enum mc_status bucket_remove(struct mc_tier_backend *face, struct mc_str key) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    enum mc_status status = MC_OBJECT_NOT_FOUND;
+    pthread_mutex_lock(&b->put_lock); /* one writer of .meta files */
+    pthread_mutex_lock(&b->lock);
+    struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
+    if (e != NULL) {
+        struct bucket *owner = e->file;
+        mc_tier_index_remove(&b->index, e);
+        owner->users++;
+        bucket_entry_dropped_locked(b, e);
+        bool rewrite = !owner->dead;
+        pthread_mutex_unlock(&b->lock);
+        status = rewrite ? bucket_rewrite_meta(b, owner) : MC_OK;
+        pthread_mutex_lock(&b->lock);
+        bucket_unuse_locked(owner);
+    }
+    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->put_lock);
+    return status;
+}
+
+static enum mc_status bucket_clear(struct mc_tier_backend *face) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    pthread_mutex_lock(&b->put_lock);
+    pthread_mutex_lock(&b->lock);
+    while (!mc_list_empty(&b->buckets)) {
+        bucket_retire_locked(b, mc_container_of(b->buckets.next, struct bucket, link), NULL);
+    }
+    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->put_lock);
+    return MC_OK;
+}
+
+static void bucket_each(struct mc_tier_backend *face,
+                        bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    bool going_on = true;
+    pthread_mutex_lock(&b->lock);
+    for (struct mc_list *at = b->buckets.next; at != &b->buckets && going_on; at = at->next) {
+        const struct bucket *bucket = mc_container_of(at, struct bucket, link);
+        for (size_t i = 0; i < bucket->count && going_on; i++) {
+            const struct mc_tier_entry *e = bucket->entries[i];
+            struct mc_tier_found found = {mc_tier_entry_key(e), e->size, bucket->id,
+                                          (int64_t)e->offset};
+            going_on = !e->live || fn(ctx, &found);
+        }
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void bucket_stats(struct mc_tier_backend *face, struct mc_tier_stats *out) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    pthread_mutex_lock(&b->lock);
+    *out = b->stats;
+    out->capacity_bytes = b->capacity;
+    out->used_bytes = b->used_bytes;
+    out->objects = b->index.count;
+    out->files = b->bucket_count;
+    out->direct = b->direct;
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- open and close ---- */
+
+static uint64_t capacity_of_disk(const struct bucket_backend *b) {
+    struct statvfs disk;
+    if (statvfs(b->config->path, &disk) != 0) {
+        return UINT64_MAX;
+    }
+    return ((uint64_t)disk.f_bavail * disk.f_frsize + b->used_bytes) / 10 * 9;
+}
+
+static void bucket_close(struct mc_tier_backend *face) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    while (!mc_list_empty(&b->buckets)) {
+        struct bucket *bucket = mc_container_of(b->buckets.next, struct bucket, link);
+        MC_ASSERT(bucket->users == 0);
+        mc_list_del(&bucket->link);
+        bucket_discard(bucket);
+    }
+    mc_tier_index_free(&b->index);
+    for (unsigned i = 0; i < b->free_rings; i++) {
+        mc_file_ring_destroy(b->rings[i]);
+    }
+    mc_file_ring_destroy(b->put_ring);
+    free(b->staging);
+    pthread_cond_destroy(&b->ring_free);
+    pthread_mutex_destroy(&b->rings_lock);
+    pthread_mutex_destroy(&b->put_lock);
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+static enum mc_status bucket_open(const struct mc_tier_config *config,
+                                  struct mc_tier_backend **out) {
+    struct bucket_backend *b = mc_zalloc(sizeof(*b));
+    b->config = config;
+    b->bucket_bytes = config->bucket_bytes != 0 ? config->bucket_bytes : DEFAULT_BUCKET_BYTES;
+    b->bucket_keys = config->bucket_keys != 0 ? config->bucket_keys : DEFAULT_BUCKET_KEYS;
+    b->direct = !config->buffered;
+    mc_list_init(&b->buckets);
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->put_lock, NULL);
+    pthread_mutex_init(&b->rings_lock, NULL);
+    pthread_cond_init(&b->ring_free, NULL);
+    enum mc_status status = mc_file_ring_create(BUCKET_DEPTH, &b->put_ring);
+    for (; status == MC_OK && b->free_rings < BUCKET_RINGS; b->free_rings++) {
+        status = mc_file_ring_create(BUCKET_DEPTH, &b->rings[b->free_rings]);
+        if (status != MC_OK) {
+            break;
+        }
+    }
+    MC_ASSERT(status == MC_OK); /* the depth is right; a kernel without io_uring is no failure */
+    b->staging = aligned_alloc(MC_TIER_BLOCK, BUCKET_STAGING);
+    MC_ASSERT(b->staging != NULL);
+    status = bucket_recover(b);
+    if (status != MC_OK) {
+        bucket_close(&b->face);
+        return status;
+    }
+    b->capacity = config->capacity_bytes != 0 ? config->capacity_bytes : capacity_of_disk(b);
+    mc_info("SSD tier: path=%s backend=%s objects=%zu buckets=%zu used_bytes=%llu "
+            "capacity_bytes=%llu",
+            config->path, config->backend, b->index.count, b->bucket_count,
+            (unsigned long long)b->used_bytes, (unsigned long long)b->capacity);
+    *out = &b->face;
+    return MC_OK;
+}
+
+const struct mc_tier_backend_ops mc_tier_bucket = {
+    .name = "bucket_storage_backend",
+    .open = bucket_open,
+    .close = bucket_close,
+    .put = bucket_put,
+    .read = bucket_read,
+    .find = bucket_find,
+    .remove = bucket_remove,
+    .clear = bucket_clear,
+    .scan = bucket_each,
+    .stats = bucket_stats,
+};

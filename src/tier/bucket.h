@@ -1,0 +1,85 @@
+/* What the files of the bucket backend share. Private to the room; see tier/bucket.c. */
+#ifndef MC_TIER_BUCKET_H
+#define MC_TIER_BUCKET_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "tier/backend.h"
+#include "tier/index.h"
+#include "io/file.h"
+
+/* Concurrent readers each take a ring; more than this many wait for one. */
+#define BUCKET_RINGS   8u
+#define BUCKET_DEPTH   64u
+#define BUCKET_STEP    (256u << 10) /* bytes of one write */
+#define BUCKET_STAGING (16u << 20)  /* written at once; whole steps */
+
+struct bucket {
+    struct mc_list link; /* oldest first */
+    int64_t id;
+    uint64_t file_bytes; /* length of the .bucket file */
+    uint64_t data_bytes; /* of it, records */
+    uint64_t disk_bytes; /* what the file system took for both files */
+    struct mc_tier_entry **entries;
+    size_t count, live;
+    unsigned users;           /* readers that have it; the last one frees a dead bucket */
+    bool dead;                /* its files are gone, or going */
+    bool direct;              /* how fd was opened */
+    int fd;                   /* for reading; -1 = not opened yet */
+    _Atomic uint64_t used_at; /* a tick of the backend's; for LRU. relaxed: a hint */
+};
+
+struct bucket_backend {
+    struct mc_tier_backend face;
+    const struct mc_tier_config *config;
+    uint64_t capacity, bucket_bytes;
+    uint32_t bucket_keys;
+    bool direct;
+
+    pthread_mutex_t put_lock; /* one writer: guards what follows */
+    void *staging;
+    struct mc_file_ring *put_ring;
+    int64_t next_id;
+
+    pthread_mutex_t lock; /* leaf, not held while data is read or written: guards what follows */
+    struct mc_tier_index index;
+    struct mc_list buckets;
+    size_t bucket_count;
+    uint64_t used_bytes;
+    struct mc_tier_stats stats;
+    _Atomic uint64_t ticks;
+
+    pthread_mutex_t rings_lock;
+    pthread_cond_t ring_free;
+    struct mc_file_ring *rings[BUCKET_RINGS];
+    unsigned free_rings;
+};
+
+/* "<path>/<id>.bucket" or ".meta", for messages and system calls. */
+const char *bucket_path(const struct bucket_backend *b, int64_t id, const char *suffix,
+                        struct mc_buf *out);
+uint64_t bucket_size_on_disk(const struct bucket_backend *b, int64_t id);
+/* In no list and no index yet; takes no reference. */
+struct bucket *bucket_make(int64_t id, size_t count);
+void bucket_discard(struct bucket *bucket); /* one that was never published */
+/* Puts a complete bucket, and its entries, where readers find them. Needs the lock. */
+void bucket_publish_locked(struct bucket_backend *b, struct bucket *bucket);
+/* Takes it out; the files are unlinked, and its memory freed when nobody reads it. The keys that
+ * were live are appended to `lost` as (u32 length, bytes). Needs the lock. */
+void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struct mc_buf *lost);
+/* Tells config->lost of the keys that bucket_retire_locked collected; without locks. */
+void bucket_tell_lost(const struct bucket_backend *b, const struct mc_buf *lost);
+void bucket_unuse_locked(struct bucket *bucket); /* the end of users++ */
+/* The entry is out of the index; a bucket without live entries goes. Needs the lock. */
+void bucket_entry_dropped_locked(struct bucket_backend *b, struct mc_tier_entry *entry);
+
+/* bucket_scan.c: reads the directory; drops what is not whole. */
+enum mc_status bucket_recover(struct bucket_backend *b);
+/* bucket_read.c */
+void bucket_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_t count);
+/* bucket_put.c */
+void bucket_put(struct mc_tier_backend *face, struct mc_tier_item *items, size_t count);
+enum mc_status bucket_rewrite_meta(struct bucket_backend *b, struct bucket *bucket);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * The .meta file of a bucket: upstream's protobuf message
+ *     { 1: int64 data_size, 2: repeated string key, 3: repeated { 1: offset, 2: key_size,
+ *       3: data_size } }
+ * and nothing else, since upstream's reader deletes a bucket whose .meta has a field that it does
+ * not know. Checksums lie therefore in the .bucket, behind the records, where readers of the format
+ * do not look: the trailer
+ *     "MCTIERC1", u32 count, count times { u64 offset of the record, u32 CRC-32C of the value },
+ *     u32 CRC-32C of all that
+ * in little-endian order, records by offset. Private to the room.
+ */
+#ifndef MC_TIER_BUCKET_META_H
+#define MC_TIER_BUCKET_META_H
+
+#include "tier/index.h"
+
+struct mc_bucket_object {
+    struct mc_str key;
+    uint64_t offset; /* of the key's first byte in the .bucket file */
+    uint64_t size;   /* of the value, which follows the key */
+};
+struct mc_bucket_meta {
+    struct mc_bucket_object *objects; /* in the arena; keys point into the text */
+    size_t count;
+    uint64_t data_size; /* of the records in the .bucket, whether named here or not */
+};
+
+void mc_bucket_meta_encode(const struct mc_bucket_meta *meta, struct mc_buf *out);
+/* MC_DESERIALIZE_FAIL: not such a message, or its parts contradict each other. */
+MC_MUST_USE enum mc_status mc_bucket_meta_decode(struct mc_str text, struct mc_arena *arena,
+                                                 struct mc_bucket_meta *out);
+
+#define MC_BUCKET_TRAILER_HEAD 12u
+#define MC_BUCKET_TRAILER_ROW  12u
+static inline uint64_t mc_bucket_trailer_bytes(uint64_t count) {
+    return MC_BUCKET_TRAILER_HEAD + count * MC_BUCKET_TRAILER_ROW + 4;
+}
+/* The entries are in the order of their offsets. */
+void mc_bucket_trailer_encode(struct mc_tier_entry *const *entries, size_t count,
+                              struct mc_buf *out);
+/* How many rows; 0 when `text` does not begin with a whole trailer. */
+size_t mc_bucket_trailer_rows(struct mc_str text);
+/* The checksum of the record at `offset`; false when there is none among the rows. */
+bool mc_bucket_trailer_find(struct mc_str text, size_t rows, uint64_t offset, uint32_t *crc);
+
+#endif

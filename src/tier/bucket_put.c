@@ -1,0 +1,295 @@
+/*
+ * Writing buckets: a batch is cut into buckets, each is staged, written with io_uring, synced,
+ * described by its .meta and only then published. See tier/bucket.c.
+ *
+ * Values are copied once, into the staging memory, because a key lies before each and O_DIRECT
+ * wants whole aligned blocks.
+ */
+#include "tier/bucket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "tier/bucket_meta.h"
+
+static uint64_t round_up(uint64_t n) {
+    return (n + MC_TIER_BLOCK - 1) / MC_TIER_BLOCK * MC_TIER_BLOCK;
+}
+
+/* ---- .meta ---- */
+
+static enum mc_status write_meta(struct bucket_backend *b, int64_t id,
+                                 const struct mc_bucket_meta *meta) {
+    struct mc_buf text = {0}, path = {0};
+    mc_bucket_meta_encode(meta, &text);
+    enum mc_status status =
+        mc_file_replace(bucket_path(b, id, ".meta", &path), (struct mc_str){text.data, text.len});
+    mc_buf_free(&text);
+    mc_buf_free(&path);
+    return status;
+}
+
+/* Needs put_lock; the bucket is in use. */
+enum mc_status bucket_rewrite_meta(struct bucket_backend *b, struct bucket *bucket) {
+    struct mc_bucket_meta meta = {0};
+    meta.objects = mc_zalloc((bucket->count + 1) * sizeof(*meta.objects));
+    pthread_mutex_lock(&b->lock);
+    for (size_t i = 0; i < bucket->count; i++) {
+        const struct mc_tier_entry *e = bucket->entries[i];
+        if (e->live) { /* data_size stays what the file holds */
+            meta.objects[meta.count++] = (struct mc_bucket_object){
+                .key = mc_tier_entry_key(e), .offset = e->offset, .size = e->size};
+        }
+    }
+    meta.data_size = bucket->data_bytes;
+    bool dead = bucket->dead;
+    pthread_mutex_unlock(&b->lock);
+    enum mc_status status = dead ? MC_OK : write_meta(b, bucket->id, &meta);
+    free(meta.objects);
+    return status;
+}
+
+/* ---- room ---- */
+
+static struct bucket *victim_locked(struct bucket_backend *b) {
+    struct bucket *best = NULL;
+    uint64_t best_used = UINT64_MAX;
+    for (struct mc_list *at = b->buckets.next; at != &b->buckets; at = at->next) {
+        struct bucket *bucket = mc_container_of(at, struct bucket, link);
+        uint64_t used = atomic_load_explicit(&bucket->used_at, memory_order_relaxed);
+        if (b->config->eviction == MC_TIER_EVICT_FIFO) {
+            return bucket;
+        }
+        if (used < best_used) {
+            best = bucket;
+            best_used = used;
+        }
+    }
+    return best;
+}
+
+static bool disk_has(const struct bucket_backend *b, uint64_t bytes) {
+    struct statvfs disk;
+    return statvfs(b->config->path, &disk) != 0 || (uint64_t)disk.f_bavail * disk.f_frsize > bytes;
+}
+
+/* Evicts until `bytes` more fit; false when they cannot. Needs put_lock. */
+static bool make_room(struct bucket_backend *b, uint64_t bytes) {
+    struct mc_buf lost = {0};
+    uint64_t evicted = 0;
+    pthread_mutex_lock(&b->lock);
+    bool possible = bytes <= b->capacity;
+    while (possible && (b->used_bytes + bytes > b->capacity || !disk_has(b, bytes))) {
+        struct bucket *victim = b->config->eviction != MC_TIER_EVICT_NONE ? victim_locked(b) : NULL;
+        if (victim == NULL) {
+            possible = false;
+            break;
+        }
+        evicted += victim->live;
+        bucket_retire_locked(b, victim, &lost);
+    }
+    b->stats.evicted_objects += evicted;
+    uint64_t used = b->used_bytes;
+    pthread_mutex_unlock(&b->lock);
+    if (!possible) {
+        mc_warn_limited("the SSD tier is full: path=%s used_bytes=%llu capacity_bytes=%llu "
+                        "wanted_bytes=%llu",
+                        b->config->path, (unsigned long long)used, (unsigned long long)b->capacity,
+                        (unsigned long long)bytes);
+    }
+    bucket_tell_lost(b, &lost);
+    mc_buf_free(&lost);
+    return possible;
+}
+
+/* ---- data ---- */
+
+struct writer {
+    struct bucket_backend *b;
+    int fd;
+    uint64_t staged;  /* bytes in the staging memory */
+    uint64_t written; /* bytes in the file, whole blocks */
+};
+
+static enum mc_status flush(struct writer *w) {
+    struct mc_file_op ops[BUCKET_STAGING / BUCKET_STEP];
+    size_t count = 0;
+    uint64_t bytes = round_up(w->staged);
+    memset((char *)w->b->staging + w->staged, 0, bytes - w->staged);
+    for (uint64_t at = 0; at < bytes; at += BUCKET_STEP) {
+        ops[count++] = (struct mc_file_op){.write = true,
+                                           .fd = w->fd,
+                                           .buffer = (char *)w->b->staging + at,
+                                           .len = mc_min_u64(BUCKET_STEP, bytes - at),
+                                           .offset = w->written + at};
+    }
+    w->written += bytes;
+    w->staged = 0;
+    return mc_file_run(w->b->put_ring, ops, count);
+}
+
+static enum mc_status stage(struct writer *w, const void *bytes, uint64_t len) {
+    for (uint64_t done = 0; done < len;) {
+        uint64_t step = mc_min_u64(len - done, BUCKET_STAGING - w->staged);
+        memcpy((char *)w->b->staging + w->staged, (const char *)bytes + done, step);
+        w->staged += step;
+        done += step;
+        if (w->staged == BUCKET_STAGING) {
+            MC_TRY(flush(w));
+        }
+    }
+    return MC_OK;
+}
+
+static enum mc_status write_records(struct writer *w, struct mc_tier_item *const *items,
+                                    size_t count, struct mc_str trailer) {
+    for (size_t i = 0; i < count; i++) {
+        MC_TRY(stage(w, items[i]->key.ptr, items[i]->key.len));
+        MC_TRY(stage(w, items[i]->value, items[i]->size));
+    }
+    MC_TRY(stage(w, trailer.ptr, trailer.len));
+    return w->staged > 0 ? flush(w) : MC_OK;
+}
+
+/* Everything but the .meta. */
+static enum mc_status write_data(struct bucket_backend *b, const struct bucket *bucket,
+                                 struct mc_tier_item *const *items, struct mc_buf *path) {
+    struct writer w = {.b = b};
+    struct mc_buf trailer = {0};
+    const char *step = "write";
+    enum mc_status status = mc_file_open(bucket_path(b, bucket->id, ".bucket", path),
+                                         O_RDWR | O_CREAT | O_EXCL, b->direct, &w.fd, &b->direct);
+    if (status != MC_OK) {
+        return MC_FILE_WRITE_FAIL;
+    }
+    mc_bucket_trailer_encode(bucket->entries, bucket->count, &trailer);
+    errno = 0;
+    if (fallocate(w.fd, 0, 0, (off_t)bucket->file_bytes) != 0 && errno != EOPNOTSUPP) {
+        step = "allocate"; /* a full disk is found before anything is written */
+        status = MC_FILE_WRITE_FAIL;
+    } else {
+        status =
+            write_records(&w, items, bucket->count, (struct mc_str){trailer.data, trailer.len});
+    }
+    if (status == MC_OK && fdatasync(w.fd) != 0) {
+        step = "sync";
+        status = MC_FILE_WRITE_FAIL;
+    }
+    if (status != MC_OK) {
+        mc_error("a bucket cannot be written: path=%s step=%s bytes=%llu errno=%d reason=\"%s\"",
+                 mc_buf_cstr(path), step, (unsigned long long)bucket->file_bytes, errno,
+                 strerror(errno));
+    }
+    close(w.fd);
+    mc_buf_free(&trailer);
+    return status;
+}
+
+/* ---- one bucket ---- */
+
+static struct bucket *describe(int64_t id, struct mc_tier_item *const *items, size_t count,
+                               struct mc_bucket_meta *meta) {
+    struct bucket *bucket = bucket_make(id, count);
+    uint64_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct mc_tier_entry *e = mc_tier_entry_make(items[i]->key);
+        e->file = bucket;
+        e->offset = at;
+        e->size = items[i]->size;
+        e->crc = mc_tier_crc(items[i]->value, e->size);
+        e->has_crc = true;
+        bucket->entries[i] = e;
+        meta->objects[i] = (struct mc_bucket_object){items[i]->key, at, e->size};
+        at += items[i]->key.len + items[i]->size;
+    }
+    bucket->data_bytes = at;
+    bucket->file_bytes = round_up(at + mc_bucket_trailer_bytes(count));
+    meta->count = count;
+    meta->data_size = at;
+    return bucket;
+}
+
+/* The last step of a put, or its undoing. */
+static void settle(struct bucket_backend *b, struct bucket *bucket, enum mc_status status) {
+    struct mc_buf path = {0};
+    if (status == MC_OK) {
+        bucket->disk_bytes = bucket_size_on_disk(b, bucket->id);
+    } else {
+        (void)unlink(bucket_path(b, bucket->id, ".meta", &path));
+        (void)unlink(bucket_path(b, bucket->id, ".bucket", &path));
+        bucket_discard(bucket);
+    }
+    pthread_mutex_lock(&b->lock);
+    if (status == MC_OK) {
+        b->stats.written_objects += bucket->count;
+        b->stats.written_bytes += bucket->data_bytes;
+        bucket_publish_locked(b, bucket);
+    } else {
+        b->stats.failed_writes++;
+    }
+    pthread_mutex_unlock(&b->lock);
+    mc_buf_free(&path);
+}
+
+static enum mc_status put_one(struct bucket_backend *b, struct mc_tier_item *const *items,
+                              size_t count) {
+    struct mc_buf path = {0};
+    struct mc_bucket_meta meta = {.objects = mc_zalloc(count * sizeof(*meta.objects))};
+    struct bucket *bucket = describe(b->next_id++, items, count, &meta);
+    enum mc_status status = MC_FILE_WRITE_FAIL;
+    if (!make_room(b, bucket->file_bytes + MC_TIER_BLOCK)) { /* and its .meta */
+        bucket_discard(bucket);
+        goto done;
+    }
+    status = write_data(b, bucket, items, &path);
+    if (status == MC_OK) {
+        status = write_meta(b, bucket->id, &meta);
+    }
+    for (size_t i = 0; i < count && status == MC_OK; i++) {
+        items[i]->bucket_id = bucket->id;
+        items[i]->offset = (int64_t)bucket->entries[i]->offset;
+    }
+    settle(b, bucket, status);
+done:
+    free(meta.objects);
+    mc_buf_free(&path);
+    return status;
+}
+
+/* As many of the items from number *next on as one bucket takes. */
+static size_t take(const struct bucket_backend *b, struct mc_tier_item *items, size_t count,
+                   size_t *next, struct mc_tier_item **taken) {
+    size_t n = 0;
+    uint64_t bytes = 0;
+    for (; *next < count && n < b->bucket_keys; (*next)++) {
+        struct mc_tier_item *item = &items[*next];
+        if (item->status != MC_OK) {
+            continue;
+        }
+        uint64_t record = item->key.len + item->size;
+        if (n > 0 && bytes + record > b->bucket_bytes) {
+            break;
+        }
+        taken[n++] = item;
+        bytes += record;
+    }
+    return n;
+}
+
+void bucket_put(struct mc_tier_backend *face, struct mc_tier_item *items, size_t count) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    struct mc_tier_item **taken = mc_zalloc((b->bucket_keys + 1) * sizeof(struct mc_tier_item *));
+    pthread_mutex_lock(&b->put_lock);
+    for (size_t next = 0; next < count;) {
+        size_t n = take(b, items, count, &next, taken);
+        enum mc_status status = n > 0 ? put_one(b, taken, n) : MC_OK;
+        for (size_t i = 0; i < n; i++) {
+            taken[i]->status = status;
+        }
+    }
+    pthread_mutex_unlock(&b->put_lock);
+    free(taken);
+}

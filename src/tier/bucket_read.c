@@ -1,0 +1,172 @@
+/*
+ * Reading from buckets: a batch becomes one io_uring run. What lies before the value on disk is its
+ * key, and it is compared; then the checksum. See tier/bucket.c.
+ */
+#include "tier/bucket.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+struct found {
+    struct bucket *bucket; /* in use; NULL = nothing to read */
+    struct mc_tier_entry *entry;
+    char *record; /* where the record begins in the room */
+};
+
+static struct mc_file_ring *take_ring(struct bucket_backend *b) {
+    pthread_mutex_lock(&b->rings_lock);
+    while (b->free_rings == 0) {
+        pthread_cond_wait(&b->ring_free, &b->rings_lock);
+    }
+    struct mc_file_ring *ring = b->rings[--b->free_rings];
+    pthread_mutex_unlock(&b->rings_lock);
+    return ring;
+}
+
+static void give_ring(struct bucket_backend *b, struct mc_file_ring *ring) {
+    pthread_mutex_lock(&b->rings_lock);
+    b->rings[b->free_rings++] = ring;
+    pthread_cond_signal(&b->ring_free);
+    pthread_mutex_unlock(&b->rings_lock);
+}
+
+/* A file whose length is no whole number of blocks, as others write them, is read through the page
+ * cache: its last block cannot be read otherwise. Needs the lock, for two readers that open it. */
+static enum mc_status open_locked(struct bucket_backend *b, struct bucket *bucket) {
+    if (bucket->fd >= 0) {
+        return MC_OK;
+    }
+    struct mc_buf path = {0};
+    bool want = b->direct && bucket->file_bytes % MC_TIER_BLOCK == 0;
+    enum mc_status status = mc_file_open(bucket_path(b, bucket->id, ".bucket", &path), O_RDONLY,
+                                         want, &bucket->fd, &bucket->direct);
+    if (status != MC_OK) {
+        mc_error("a bucket cannot be opened: path=%s status=%s", mc_buf_cstr(&path),
+                 mc_status_name(status));
+    }
+    mc_buf_free(&path);
+    return status == MC_OK ? MC_OK : MC_FILE_READ_FAIL;
+}
+
+static void look_up(struct bucket_backend *b, struct mc_tier_read *reads, size_t count,
+                    struct found *found) {
+    pthread_mutex_lock(&b->lock);
+    for (size_t i = 0; i < count; i++) {
+        struct mc_tier_entry *e = mc_tier_index_find(&b->index, reads[i].key);
+        found[i] = (struct found){0};
+        if (e == NULL || e->size != reads[i].size) {
+            reads[i].status = MC_OBJECT_NOT_FOUND;
+            continue;
+        }
+        struct bucket *bucket = e->file;
+        reads[i].status = open_locked(b, bucket);
+        if (reads[i].status == MC_OK) {
+            bucket->users++;
+            found[i] = (struct found){.bucket = bucket, .entry = e};
+            atomic_store_explicit(&bucket->used_at, ++b->ticks, memory_order_relaxed);
+        }
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+static size_t plan(struct mc_tier_read *reads, size_t count, struct found *found,
+                   struct mc_file_op *ops, size_t *owners) {
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (found[i].bucket == NULL) {
+            continue;
+        }
+        const struct mc_tier_entry *e = found[i].entry;
+        uint64_t end = e->offset + e->key_len + e->size;
+        uint64_t from = e->offset / MC_TIER_BLOCK * MC_TIER_BLOCK;
+        uint64_t to = (end + MC_TIER_BLOCK - 1) / MC_TIER_BLOCK * MC_TIER_BLOCK;
+        if (!found[i].bucket->direct) {
+            to = end;
+        }
+        found[i].record = (char *)reads[i].room + (e->offset - from);
+        reads[i].value = found[i].record + e->key_len;
+        ops[n] = (struct mc_file_op){
+            .fd = found[i].bucket->fd, .buffer = reads[i].room, .len = to - from, .offset = from};
+        owners[n++] = i;
+    }
+    return n;
+}
+
+static enum mc_status verify(const struct bucket_backend *b, const struct mc_tier_read *read,
+                             const struct found *found) {
+    const struct mc_tier_entry *e = found->entry;
+    bool same_key = memcmp(found->record, e->key, e->key_len) == 0;
+    if (same_key && (!e->has_crc || mc_tier_crc(read->value, e->size) == e->crc)) {
+        return MC_OK;
+    }
+    struct mc_buf path = {0};
+    mc_error("an object on the SSD tier is not what was written: path=%s offset=%llu bytes=%llu "
+             "wrong=%s",
+             bucket_path(b, found->bucket->id, ".bucket", &path), (unsigned long long)e->offset,
+             (unsigned long long)e->size, same_key ? "checksum" : "key");
+    mc_buf_free(&path);
+    return MC_CHECKSUM_MISMATCH;
+}
+
+static void read_failed(const struct bucket_backend *b, const struct found *found) {
+    struct mc_buf path = {0};
+    mc_error("an object on the SSD tier cannot be read: path=%s offset=%llu bytes=%llu",
+             bucket_path(b, found->bucket->id, ".bucket", &path),
+             (unsigned long long)found->entry->offset, (unsigned long long)found->entry->size);
+    mc_buf_free(&path);
+}
+
+/* Counts, forgets what is broken, lets the buckets go. */
+static void finish(struct bucket_backend *b, struct mc_tier_read *reads, size_t count,
+                   struct found *found) {
+    struct mc_buf lost = {0};
+    pthread_mutex_lock(&b->lock);
+    for (size_t i = 0; i < count; i++) {
+        if (found[i].bucket == NULL) {
+            continue;
+        }
+        struct mc_tier_entry *e = found[i].entry;
+        if (reads[i].status == MC_OK) {
+            b->stats.read_objects++;
+            b->stats.read_bytes += e->size;
+        } else if (reads[i].status == MC_CHECKSUM_MISMATCH && e->live) {
+            b->stats.broken_objects++;
+            mc_tier_index_remove(&b->index, e);
+            mc_buf_append(&lost, &e->key_len, sizeof(e->key_len));
+            mc_buf_append(&lost, e->key, e->key_len);
+            bucket_entry_dropped_locked(b, e);
+        } else {
+            b->stats.failed_reads++;
+        }
+        bucket_unuse_locked(found[i].bucket);
+    }
+    pthread_mutex_unlock(&b->lock);
+    bucket_tell_lost(b, &lost);
+    mc_buf_free(&lost);
+}
+
+void bucket_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_t count) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    struct found *found = mc_zalloc((count + 1) * sizeof(*found));
+    struct mc_file_op *ops = mc_zalloc((count + 1) * sizeof(*ops));
+    size_t *owners = mc_zalloc((count + 1) * sizeof(*owners));
+    look_up(b, reads, count, found);
+    size_t n = plan(reads, count, found, ops, owners);
+    struct mc_file_ring *ring = take_ring(b);
+    enum mc_status status = mc_file_run(ring, ops, n);
+    give_ring(b, ring);
+    for (size_t i = 0; i < n; i++) {
+        struct mc_tier_read *read = &reads[owners[i]];
+        const struct found *at = &found[owners[i]];
+        read->status = ops[i].status == MC_OK ? verify(b, read, at) : MC_FILE_READ_FAIL;
+        if (status != MC_OK && ops[i].status != MC_OK) {
+            read_failed(b, at);
+        }
+    }
+    finish(b, reads, count, found);
+    free(owners);
+    free(ops);
+    free(found);
+}

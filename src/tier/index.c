@@ -1,0 +1,85 @@
+/* A chained hash table that doubles. See tier/index.h. */
+#include "tier/index.h"
+
+#include <isa-l/crc.h>
+
+#define FIRST_BUCKETS 1024u
+#define CRC_STEP      (1u << 30) /* the library counts in int */
+
+uint32_t mc_tier_crc(const void *bytes, uint64_t len) {
+    unsigned char *at = (unsigned char *)(uintptr_t)bytes; /* it is only read */
+    uint32_t crc = 0;
+    for (uint64_t step; len > 0; at += step, len -= step) {
+        step = mc_min_u64(len, CRC_STEP);
+        crc = crc32_iscsi(at, (int)step, crc);
+    }
+    return crc;
+}
+
+struct mc_tier_entry *mc_tier_entry_make(struct mc_str key) {
+    struct mc_tier_entry *e = mc_zalloc(sizeof(*e) + key.len);
+    memcpy(e->key, key.ptr, key.len);
+    e->key_len = (uint32_t)key.len;
+    e->hash = mc_hash64(key.ptr, key.len, 0);
+    return e;
+}
+
+struct mc_tier_entry *mc_tier_index_find(const struct mc_tier_index *index, struct mc_str key) {
+    if (index->buckets == NULL) {
+        return NULL;
+    }
+    uint64_t hash = mc_hash64(key.ptr, key.len, 0);
+    struct mc_tier_entry *e = index->buckets[hash & index->mask];
+    while (e != NULL && (e->hash != hash || !mc_str_eq(mc_tier_entry_key(e), key))) {
+        e = e->next;
+    }
+    return e;
+}
+
+static void grow(struct mc_tier_index *index) {
+    size_t buckets = index->buckets == NULL ? FIRST_BUCKETS : 2 * (index->mask + 1);
+    struct mc_tier_entry **bigger = mc_zalloc(buckets * sizeof(struct mc_tier_entry *));
+    for (size_t i = 0; index->buckets != NULL && i <= index->mask; i++) {
+        for (struct mc_tier_entry *e = index->buckets[i], *next; e != NULL; e = next) {
+            next = e->next;
+            e->next = bigger[e->hash & (buckets - 1)];
+            bigger[e->hash & (buckets - 1)] = e;
+        }
+    }
+    free(index->buckets);
+    index->buckets = bigger;
+    index->mask = buckets - 1;
+}
+
+struct mc_tier_entry *mc_tier_index_insert(struct mc_tier_index *index,
+                                           struct mc_tier_entry *entry) {
+    struct mc_tier_entry *old = mc_tier_index_find(index, mc_tier_entry_key(entry));
+    if (old != NULL) {
+        mc_tier_index_remove(index, old);
+    }
+    if (index->buckets == NULL || index->count > index->mask) {
+        grow(index);
+    }
+    struct mc_tier_entry **at = &index->buckets[entry->hash & index->mask];
+    entry->next = *at;
+    *at = entry;
+    entry->live = true;
+    index->count++;
+    return old;
+}
+
+void mc_tier_index_remove(struct mc_tier_index *index, struct mc_tier_entry *entry) {
+    struct mc_tier_entry **at = &index->buckets[entry->hash & index->mask];
+    while (*at != entry) {
+        MC_ASSERT(*at != NULL);
+        at = &(*at)->next;
+    }
+    *at = entry->next;
+    entry->live = false;
+    index->count--;
+}
+
+void mc_tier_index_free(struct mc_tier_index *index) {
+    free(index->buckets);
+    *index = (struct mc_tier_index){0};
+}

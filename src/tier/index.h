@@ -1,0 +1,41 @@
+/*
+ * Which key lies where in a tier: a hash table of entries that a backend's files own. Private to
+ * the room. Not thread safe: the backend's lock guards it.
+ */
+#ifndef MC_TIER_INDEX_H
+#define MC_TIER_INDEX_H
+
+#include "base/base.h"
+
+struct mc_tier_entry {
+    struct mc_tier_entry *next; /* in the hash bucket */
+    void *file;                 /* the backend's */
+    uint64_t hash;
+    uint64_t offset; /* of the record, which begins with the key */
+    uint64_t size;   /* of the value */
+    uint32_t crc;    /* CRC-32C of the value */
+    uint32_t key_len;
+    bool has_crc;
+    bool live; /* in the index; else a newer one has its place, or it was removed */
+    char key[];
+};
+
+struct mc_tier_index {
+    struct mc_tier_entry **buckets;
+    size_t mask; /* buckets - 1; 0 = none yet */
+    size_t count;
+};
+
+uint32_t mc_tier_crc(const void *bytes, uint64_t len); /* CRC-32C, as ISA-L has it with start 0 */
+struct mc_tier_entry *mc_tier_entry_make(struct mc_str key);
+static inline struct mc_str mc_tier_entry_key(const struct mc_tier_entry *e) {
+    return (struct mc_str){e->key, e->key_len};
+}
+struct mc_tier_entry *mc_tier_index_find(const struct mc_tier_index *index, struct mc_str key);
+/* The entry that had the key until now, or NULL. */
+struct mc_tier_entry *mc_tier_index_insert(struct mc_tier_index *index,
+                                           struct mc_tier_entry *entry);
+void mc_tier_index_remove(struct mc_tier_index *index, struct mc_tier_entry *entry);
+void mc_tier_index_free(struct mc_tier_index *index); /* not the entries */
+
+#endif

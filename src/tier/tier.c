@@ -1,0 +1,174 @@
+/*
+ * The table of backends, the directory and its lock. See tier/tier.h.
+ *
+ * The lock is flock(2) on a file in the directory: the kernel lets it go when its owner dies,
+ * however that happens, so a crash never leaves a directory that nobody may open.
+ */
+#include "tier/backend.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#define LOCK_NAME ".mooncake.owner"
+
+static const struct mc_tier_backend_ops *const BACKENDS[] = {&mc_tier_bucket};
+
+struct mc_tier {
+    struct mc_tier_config config; /* strings are our own */
+    struct mc_tier_backend *backend;
+    int lock_fd;
+};
+
+static const struct mc_tier_backend_ops *find_backend(const char *name) {
+    struct mc_buf known = {0};
+    for (size_t i = 0; i < MC_ARRAY_LEN(BACKENDS); i++) {
+        if (strcmp(BACKENDS[i]->name, name) == 0) {
+            mc_buf_free(&known);
+            return BACKENDS[i];
+        }
+        mc_buf_printf(&known, "%s%s", i > 0 ? "," : "", BACKENDS[i]->name);
+    }
+    mc_error("no such backend of the SSD tier: backend=%s known=%s", name, mc_buf_cstr(&known));
+    mc_buf_free(&known);
+    return NULL;
+}
+
+static enum mc_status check_directory(const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
+        mc_error("the SSD tier needs a directory that exists: path=%s reason=\"%s\"", path,
+                 "not there, or no directory");
+        return MC_FILE_NOT_FOUND;
+    }
+    return MC_OK;
+}
+
+/* Who owns the directory: in the file, for people. */
+static void say_locked(const char *path, int fd) {
+    char owner[256] = "";
+    ssize_t got = pread(fd, owner, sizeof(owner) - 1, 0);
+    owner[got > 0 ? got : 0] = '\0';
+    owner[strcspn(owner, "\n")] = '\0';
+    mc_error("another process owns the directory of the SSD tier: path=%s owner=\"%s\"", path,
+             owner);
+}
+
+static enum mc_status lock_directory(const struct mc_tier_config *config, int *out) {
+    struct mc_buf path = {0}, owner = {0};
+    mc_buf_printf(&path, "%s/%s", config->path, LOCK_NAME);
+    mc_buf_printf(&owner, "%s pid %d\n", config->owner, (int)getpid());
+    enum mc_status status = MC_OK;
+    int fd = open(mc_buf_cstr(&path), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        mc_error("the lock of the SSD tier cannot be opened: path=%s errno=%d reason=\"%s\"",
+                 mc_buf_cstr(&path), errno, strerror(errno));
+        status = MC_FILE_OPEN_FAIL;
+    } else if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        say_locked(mc_buf_cstr(&path), fd);
+        status = MC_UNAVAILABLE_IN_CURRENT_STATUS;
+    } else if (ftruncate(fd, 0) != 0 ||
+               pwrite(fd, owner.data, owner.len, 0) != (ssize_t)owner.len) {
+        mc_warn("the owner of the SSD tier could not be noted: path=%s errno=%d reason=\"%s\"",
+                mc_buf_cstr(&path), errno, strerror(errno));
+    }
+    if (status != MC_OK && fd >= 0) {
+        close(fd);
+    }
+    *out = fd;
+    mc_buf_free(&path);
+    mc_buf_free(&owner);
+    return status;
+}
+
+static void tier_free(struct mc_tier *tier) {
+    free((char *)tier->config.path);
+    free((char *)tier->config.owner);
+    free(tier);
+}
+
+enum mc_status mc_tier_open(const struct mc_tier_config *config, struct mc_tier **out) {
+    const struct mc_tier_backend_ops *ops =
+        find_backend(config->backend != NULL ? config->backend : mc_tier_bucket.name);
+    if (ops == NULL) {
+        return MC_INVALID_PARAMS;
+    }
+    MC_TRY(check_directory(config->path));
+    struct mc_tier *tier = mc_zalloc(sizeof(*tier));
+    tier->config = *config;
+    tier->config.path = mc_strdup(config->path);
+    tier->config.owner = mc_strdup(config->owner != NULL ? config->owner : "unknown");
+    tier->config.backend = ops->name;
+    enum mc_status status = lock_directory(&tier->config, &tier->lock_fd);
+    if (status != MC_OK) {
+        goto fail_tier;
+    }
+    status = ops->open(&tier->config, &tier->backend);
+    if (status != MC_OK) {
+        goto fail_lock;
+    }
+    tier->backend->ops = ops;
+    *out = tier;
+    return MC_OK;
+fail_lock:
+    close(tier->lock_fd);
+fail_tier:
+    tier_free(tier);
+    return status;
+}
+
+void mc_tier_close(struct mc_tier *tier) {
+    if (tier != NULL) {
+        tier->backend->ops->close(tier->backend);
+        close(tier->lock_fd);
+        tier_free(tier);
+    }
+}
+
+enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        bool sane = items[i].key.len > 0 && items[i].key.len <= MC_TIER_KEY_MAX &&
+                    items[i].size > 0 && items[i].size <= INT64_MAX / 2;
+        items[i].status = sane ? MC_OK : MC_INVALID_PARAMS;
+    }
+    tier->backend->ops->put(tier->backend, items, count);
+    for (size_t i = 0; i < count; i++) {
+        MC_TRY(items[i].status);
+    }
+    return MC_OK;
+}
+
+enum mc_status mc_tier_read(struct mc_tier *tier, struct mc_tier_read *reads, size_t count) {
+    tier->backend->ops->read(tier->backend, reads, count);
+    for (size_t i = 0; i < count; i++) {
+        MC_TRY(reads[i].status);
+    }
+    return MC_OK;
+}
+
+bool mc_tier_find(struct mc_tier *tier, struct mc_str key, uint64_t *size) {
+    return tier->backend->ops->find(tier->backend, key, size);
+}
+
+enum mc_status mc_tier_remove(struct mc_tier *tier, struct mc_str key) {
+    return tier->backend->ops->remove(tier->backend, key);
+}
+
+enum mc_status mc_tier_clear(struct mc_tier *tier) {
+    return tier->backend->ops->clear(tier->backend);
+}
+
+void mc_tier_scan(struct mc_tier *tier, bool (*fn)(void *ctx, const struct mc_tier_found *found),
+                  void *ctx) {
+    tier->backend->ops->scan(tier->backend, fn, ctx);
+}
+
+void mc_tier_stats(struct mc_tier *tier, struct mc_tier_stats *out) {
+    *out = (struct mc_tier_stats){0};
+    tier->backend->ops->stats(tier->backend, out);
+}

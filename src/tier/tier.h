@@ -1,0 +1,110 @@
+/*
+ * tier: objects on this machine's SSD, behind memory.
+ *
+ * A tier is a directory that one process owns (a lock file with the owner's name says so) and a
+ * backend that knows how objects lie in it. Backends are rows of a table in tier.c; `bucket` is
+ * upstream's bucket_storage_backend, file for file, so that a directory written by either side
+ * opens with the other.
+ *
+ *     struct mc_tier_config config = {.path = "/nvme/kv", .owner = "10.0.0.1:12345", ...};
+ *     mc_tier_open(&config, &tier);        // locks, scans, drops what is not whole
+ *     mc_tier_put(tier, items, n);         // durable when an item's status is MC_OK
+ *     mc_tier_read(tier, reads, n);        // checksum and key verified
+ *     mc_tier_close(tier);
+ *
+ * A crash loses at most what put had not acknowledged. Keys are bytes; the store gives
+ * "tenant NUL key". Thread safe; puts run one after the other, reads side by side. Functions block
+ * on the disk. Errors are logged with the path. May call base and io.
+ */
+#ifndef MC_TIER_TIER_H
+#define MC_TIER_TIER_H
+
+#include "base/base.h"
+
+#define MC_TIER_BLOCK   4096u /* what O_DIRECT wants of addresses and sizes */
+#define MC_TIER_KEY_MAX (1u << 20)
+
+enum mc_tier_eviction {
+    MC_TIER_EVICT_NONE, /* a put that finds no room fails */
+    MC_TIER_EVICT_FIFO, /* what was written first goes first */
+    MC_TIER_EVICT_LRU,  /* what was not read for longest */
+};
+
+struct mc_tier_config {
+    const char *path;    /* a directory that exists */
+    const char *backend; /* "bucket_storage_backend" or NULL = that */
+    const char *owner;   /* written into the lock file, for whoever finds it locked */
+    /* Bytes on disk, as the file system counts them; 0 = 90 % of what is free and ours at the
+     * start. */
+    uint64_t capacity_bytes;
+    enum mc_tier_eviction eviction;
+    /* A file of the bucket backend is closed at one of these; 0 = 256 MiB, 500. */
+    uint64_t bucket_bytes;
+    uint32_t bucket_keys;
+    bool buffered; /* through the page cache; else O_DIRECT where the file system has it */
+    /* Called, without locks, for each key that the tier dropped by itself: evicted, or found
+     * broken. May be NULL. */
+    void (*lost)(void *ctx, struct mc_str key);
+    void *lost_ctx;
+};
+
+struct mc_tier;
+/* MC_FILE_NOT_FOUND (no such directory), MC_UNAVAILABLE_IN_CURRENT_STATUS (another process owns
+ * it: the log says which), MC_INVALID_PARAMS (unknown backend), MC_FILE_READ_FAIL. */
+MC_MUST_USE enum mc_status mc_tier_open(const struct mc_tier_config *config, struct mc_tier **out);
+void mc_tier_close(struct mc_tier *tier); /* NULL is allowed */
+
+struct mc_tier_item {
+    struct mc_str key; /* 1 to MC_TIER_KEY_MAX bytes */
+    const void *value;
+    uint64_t size; /* from 1 */
+    /* Set by put. Where it lies, in upstream's words for the master. */
+    int64_t bucket_id, offset;
+    enum mc_status status;
+};
+/* Writes the items; a key that is there is replaced. Each item has its own status: MC_OK = it is on
+ * disk and survives a crash; MC_FILE_WRITE_FAIL (a full disk too);
+ * MC_INVALID_PARAMS. Returns the first failure. */
+MC_MUST_USE enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items,
+                                       size_t count);
+
+/* Memory that a read of `size` bytes under a key of `key_len` wants, aligned to MC_TIER_BLOCK. */
+static inline uint64_t mc_tier_read_room(uint64_t key_len, uint64_t size) {
+    return (key_len + size + 2 * MC_TIER_BLOCK - 1) / MC_TIER_BLOCK * MC_TIER_BLOCK;
+}
+struct mc_tier_read {
+    struct mc_str key;
+    uint64_t size; /* what the caller takes the object to be */
+    void *room;    /* mc_tier_read_room() bytes, aligned to MC_TIER_BLOCK */
+    void *value;   /* set: where in `room` the object begins */
+    /* MC_OBJECT_NOT_FOUND (not there, or of another size), MC_FILE_READ_FAIL,
+     * MC_CHECKSUM_MISMATCH. */
+    enum mc_status status;
+};
+MC_MUST_USE enum mc_status mc_tier_read(struct mc_tier *tier, struct mc_tier_read *reads,
+                                        size_t count);
+
+bool mc_tier_find(struct mc_tier *tier, struct mc_str key, uint64_t *size);
+/* Durable: the key does not come back with the next start. MC_OBJECT_NOT_FOUND. */
+MC_MUST_USE enum mc_status mc_tier_remove(struct mc_tier *tier, struct mc_str key);
+MC_MUST_USE enum mc_status mc_tier_clear(struct mc_tier *tier);
+
+struct mc_tier_found {
+    struct mc_str key;
+    uint64_t size;
+    int64_t bucket_id, offset;
+};
+/* Every object, in no order; fn may not call the tier. Stops when fn returns false. */
+void mc_tier_scan(struct mc_tier *tier, bool (*fn)(void *ctx, const struct mc_tier_found *found),
+                  void *ctx);
+
+struct mc_tier_stats {
+    uint64_t capacity_bytes, used_bytes; /* on disk */
+    uint64_t objects, files;
+    uint64_t written_objects, written_bytes, read_objects, read_bytes; /* since the start */
+    uint64_t evicted_objects, broken_objects, failed_writes, failed_reads;
+    bool direct; /* O_DIRECT is in use */
+};
+void mc_tier_stats(struct mc_tier *tier, struct mc_tier_stats *out);
+
+#endif
