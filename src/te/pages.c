@@ -24,38 +24,29 @@ static size_t ordinary_page(void) {
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* errno says why it failed. */
-static bool make_memfd(size_t bytes, unsigned flags, int *out) {
+/* NULL, or the system call that failed; errno says why. */
+static const char *map(size_t length, size_t page_bytes, unsigned flags, struct mc_pages *out) {
+    size_t bytes = (length + page_bytes - 1) / page_bytes * page_bytes;
     int fd = memfd_create("mooncake", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
     if (fd < 0) {
-        return false;
+        return "memfd_create";
     }
-    if (ftruncate(fd, (off_t)bytes) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        int error = errno;
-        close(fd);
-        errno = error;
-        return false;
+    const char *failed;
+    void *ptr;
+    if (ftruncate(fd, (off_t)bytes) != 0) {
+        failed = "ftruncate";
+    } else if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        failed = "fcntl";
+    } else if ((ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED) {
+        failed = "mmap";
+    } else {
+        *out = (struct mc_pages){ptr, bytes, page_bytes, fd};
+        return NULL;
     }
-    *out = fd;
-    return true;
-}
-
-static bool map(size_t length, size_t page_bytes, unsigned flags, struct mc_pages *out) {
-    size_t bytes = (length + page_bytes - 1) / page_bytes * page_bytes;
-    int fd;
-    if (!make_memfd(bytes, flags, &fd)) {
-        return false;
-    }
-    void *ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (ptr == MAP_FAILED) {
-        int error = errno;
-        close(fd);
-        errno = error;
-        return false;
-    }
-    *out = (struct mc_pages){ptr, bytes, page_bytes, fd};
-    return true;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return failed;
 }
 
 /* The kernel promises any amount and kills somebody when the promise comes due. */
@@ -73,15 +64,16 @@ enum mc_status mc_pages_map(size_t length, uint64_t huge_bytes, struct mc_pages 
     MC_TRY(check_machine_has(length));
     if (huge_bytes != 0) {
         unsigned size = (unsigned)__builtin_ctzll(huge_bytes) << MFD_HUGE_SHIFT;
-        if (map(length, huge_bytes, MFD_HUGETLB | size, out)) {
+        if (map(length, huge_bytes, MFD_HUGETLB | size, out) == NULL) {
             return MC_OK;
         }
         mc_warn("ordinary pages instead of huge ones, of which too few are free: length=%zu "
                 "page=%llu errno=%d",
                 length, (unsigned long long)huge_bytes, errno);
     }
-    if (!map(length, ordinary_page(), 0, out)) {
-        mc_error("no shared memory: length=%zu errno=%d", length, errno);
+    const char *failed = map(length, ordinary_page(), 0, out);
+    if (failed != NULL) {
+        mc_error("no shared memory: %s failed: length=%zu errno=%d", failed, length, errno);
         return MC_ERR_NO_MEMORY;
     }
     /* Fewer page faults where the kernel allows huge pages for shared memory; a hint. */

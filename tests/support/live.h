@@ -40,6 +40,7 @@ bool live_log_says(const struct live *p, const char *text);
 uint64_t live_rss_bytes(const struct live *p);
 uint64_t live_anonymous_bytes(const struct live *p); /* without the memory that it shares */
 unsigned live_open_files(const struct live *p);
+/* Without those that end by themselves when memory has its pages. */
 unsigned live_threads(const struct live *p);
 uint64_t live_cpu_ms(const struct live *p);
 
