@@ -161,10 +161,10 @@ const struct mc_type mc_t_e_void =
     MC_TYPE_OF_FIELDS(MC_KIND_EXPECTED, mc_t_e_void, mw_e_void, NULL);
 MC_EXPECTED_SHARED(mc_t_e_bool, mw_e_bool, mc_t_bool);
 MC_EXPECTED_SHARED(mc_t_e_ping, mw_e_ping, t_ping_reply);
-MC_EXPECTED(e_i64, mw_e_i64, mc_t_i64);
+MC_EXPECTED_SHARED(mc_t_e_i64, mw_e_i64, mc_t_i64);
 MC_EXPECTED(e_i32, mw_e_i32, mc_t_i32);
 MC_EXPECTED(e_str, mw_e_str, mc_t_str);
-MC_EXPECTED(e_uuid, mw_e_uuid, mc_t_uuid);
+MC_EXPECTED_SHARED(mc_t_e_uuid, mw_e_uuid, mc_t_uuid);
 MC_EXPECTED(e_strs, mw_e_vec, t_strs);
 MC_EXPECTED(e_replicas, mw_e_vec, t_replicas);
 MC_EXPECTED(old_e_replicas, mw_e_vec, old_replicas);
@@ -178,7 +178,7 @@ MC_EXPECTED(e_assignments, mw_e_vec, t_task_assignments);
 MC_EXPECTED(e_list, mw_e_list, mc_t_replica_list);
 MC_EXPECTED(old_e_list, mw_e_list, old_replica_list);
 MC_EXPECTED(e_storage, mw_e_storage, t_storage_config);
-MC_EXPECTED(e_task, mw_e_task, t_task_info);
+MC_EXPECTED_SHARED(mc_t_e_task, mw_e_task, t_task_info);
 MC_EXPECTED(e_copy, mw_e_copy, t_copy_start);
 MC_EXPECTED(old_e_copy, mw_e_copy, old_copy_start);
 MC_EXPECTED(e_move, mw_e_move, t_move_start);
@@ -319,7 +319,7 @@ static struct mc_rpc_desc rpcs[MC_MASTER_RPC_COUNT] = {
     BOTH(BatchUpsertEnd, &a_batch_upsert_end, &t_e_voids, &old_a_batch_upsert_end, &t_e_voids),
     SAME(BatchUpsertRevoke, &a_batch_upsert_revoke, &t_e_voids),
     SAME(Remove, &a_remove, &mc_t_e_void),
-    SAME(RemoveByRegex, &a_remove, &e_i64),
+    SAME(RemoveByRegex, &a_remove, &mc_t_e_i64),
     SAME(RemoveAll, &a_remove_all, &mc_t_i64),
     SAME(BatchRemove, &a_batch_remove, &t_e_voids),
     SAME(MountSegment, &a_mount, &mc_t_e_void),
@@ -348,9 +348,9 @@ static struct mc_rpc_desc rpcs[MC_MASTER_RPC_COUNT] = {
     SAME(NotifyPromotionFailure, &a_client_key, &mc_t_e_void),
     SAME(QuerySegmentStatus, &mc_t_str, &e_i32),
     SAME(QuerySegmentStatusById, &mc_t_uuid, &e_i32),
-    SAME(CreateCopyTask, &a_copy_task, &e_uuid),
-    SAME(CreateMoveTask, &a_move_task, &e_uuid),
-    SAME(QueryTask, &mc_t_uuid, &e_task),
+    SAME(CreateCopyTask, &a_copy_task, &mc_t_e_uuid),
+    SAME(CreateMoveTask, &a_move_task, &mc_t_e_uuid),
+    SAME(QueryTask, &mc_t_uuid, &mc_t_e_task),
     SAME(FetchTasks, &a_fetch_tasks, &e_assignments),
     SAME(MarkTaskToComplete, &a_task_complete, &mc_t_e_void),
     BOTH(CopyStart, &a_copy_start, &e_copy, &a_copy_start, &old_e_copy),

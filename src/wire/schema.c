@@ -31,6 +31,7 @@ const struct mc_type mc_t_bool = {MC_KIND_BOOL, 1, NULL, NULL, 0, NULL};
 const struct mc_type mc_t_f32 = {MC_KIND_F32, 4, NULL, NULL, 0, NULL};
 const struct mc_type mc_t_f64 = {MC_KIND_F64, 8, NULL, NULL, 0, NULL};
 const struct mc_type mc_t_str = {MC_KIND_STR, sizeof(struct mc_str), NULL, NULL, 0, NULL};
+const struct mc_type mc_t_chars = {MC_KIND_CHARS, sizeof(struct mc_str), NULL, NULL, 0, NULL};
 const struct mc_type mc_t_void = {MC_KIND_VOID, 0, NULL, NULL, 0, NULL};
 static const struct mc_field uuid_fields[] = {
     {&mc_t_u64, offsetof(struct mc_uuid, hi)},
@@ -50,7 +51,7 @@ static const uint8_t KIND_LITERAL[] = {
     [MC_KIND_F32] = 0x11,     [MC_KIND_F64] = 0x12,      [MC_KIND_STR] = 0x80,
     [MC_KIND_VEC] = 0x84,     [MC_KIND_MAP] = 0x82,      [MC_KIND_OPT] = 0x85,
     [MC_KIND_VARIANT] = 0x86, [MC_KIND_EXPECTED] = 0x87, [MC_KIND_STRUCT] = 0xfd,
-    [MC_KIND_PAIR] = 0xfd,    [MC_KIND_VOID] = 0xfa,
+    [MC_KIND_PAIR] = 0xfd,    [MC_KIND_VOID] = 0xfa,     [MC_KIND_CHARS] = 0x84,
 };
 #define LITERAL_CHAR 0x0c
 #define LITERAL_END  0xff
@@ -69,6 +70,7 @@ void mc_type_literal(const struct mc_type *type, struct mc_buf *out) {
     mc_buf_putc(out, (char)KIND_LITERAL[type->kind]);
     switch (type->kind) {
     case MC_KIND_STR:
+    case MC_KIND_CHARS:
         mc_buf_putc(out, LITERAL_CHAR);
         break;
     case MC_KIND_VEC:
@@ -254,6 +256,7 @@ static void put_value(struct encoder *e, const struct mc_type *type, const char 
         *e->at++ = *(const uint8_t *)v == 1;
         break;
     case MC_KIND_STR:
+    case MC_KIND_CHARS:
         put_str(e, (const struct mc_str *)v);
         break;
     case MC_KIND_VEC:
@@ -375,6 +378,7 @@ static size_t smallest(const struct decoder *d, const struct mc_type *type) {
     size_t sum = 0;
     switch (type->kind) {
     case MC_KIND_STR:
+    case MC_KIND_CHARS:
     case MC_KIND_VEC:
     case MC_KIND_MAP:
         return d->width;
@@ -498,6 +502,7 @@ static bool get_value(struct decoder *d, const struct mc_type *type, char *v) {
     case MC_KIND_BOOL:
         return get_bool(d, v);
     case MC_KIND_STR:
+    case MC_KIND_CHARS:
         return get_str(d, (struct mc_str *)v);
     case MC_KIND_VEC:
     case MC_KIND_MAP:

@@ -31,6 +31,7 @@ enum mc_kind {
     MC_KIND_F32,
     MC_KIND_F64,
     MC_KIND_STR,      /* struct mc_str */
+    MC_KIND_CHARS,    /* vector<char>: struct mc_str, as STR but for the literal */
     MC_KIND_VEC,      /* struct mc_vec of elem */
     MC_KIND_MAP,      /* struct mc_vec of elem, where elem is the struct {key, value} */
     MC_KIND_OPT,      /* struct { bool has; T value; }: fields[0] is has, fields[1] the value */
@@ -64,7 +65,7 @@ struct mc_type {
 };
 
 extern const struct mc_type mc_t_i32, mc_t_u32, mc_t_i64, mc_t_u64, mc_t_i8, mc_t_u8, mc_t_i16,
-    mc_t_u16, mc_t_bool, mc_t_f32, mc_t_f64, mc_t_str, mc_t_void, mc_t_uuid;
+    mc_t_u16, mc_t_bool, mc_t_f32, mc_t_f64, mc_t_str, mc_t_chars, mc_t_void, mc_t_uuid;
 
 /* First four bytes of the MD5, big-endian: how function ids and type hashes are made. */
 uint32_t mc_wire_md5_id(const void *bytes, size_t len);

@@ -60,6 +60,7 @@ void mc_rpc_desc_complete(struct mc_rpc_desc *rpc, const char *class_name,
                           const struct mc_rpc_promise *promise);
 
 /* Answer types that several services give. */
-extern const struct mc_type mc_t_e_void, mc_t_e_bool, mc_t_e_ping;
+extern const struct mc_type mc_t_e_void, mc_t_e_bool, mc_t_e_ping, mc_t_e_i64, mc_t_e_uuid,
+    mc_t_e_task;
 
 #endif

@@ -36,6 +36,7 @@ static void fill(struct filler *f, const struct mc_type *type, char *v) {
     uint64_t random = mc_rng_next(&f->rng);
     switch (type->kind) {
     case MC_KIND_STR:
+    case MC_KIND_CHARS:
         fill_str(f, (struct mc_str *)v);
         break;
     case MC_KIND_VEC:
@@ -92,6 +93,7 @@ static void expect_same(const struct mc_type *type, const char *a, const char *b
     const struct mc_field *fields = type->fields;
     switch (type->kind) {
     case MC_KIND_STR:
+    case MC_KIND_CHARS:
         assert_true(mc_str_eq(*(const struct mc_str *)a, *(const struct mc_str *)b));
         break;
     case MC_KIND_VEC:
