@@ -101,6 +101,16 @@ MC_MUST_USE enum mc_status mc_local_send(int fd, const void *message, size_t len
  * MC_ERR_CLOSED; MC_ERR_TIMEOUT when none has come (in time). */
 MC_MUST_USE enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd);
 
+/* The same as byte streams, which is what upstream speaks. mc_local_send serves them too. */
+MC_MUST_USE enum mc_status mc_local_listen_stream(const char *name, int *fd); /* non-blocking */
+MC_MUST_USE enum mc_status mc_local_connect_stream(const char *name, uint32_t timeout_ms, int *fd);
+/* Exactly `len` bytes; *passed_fd is a descriptor that came with them, -1 when none did.
+ * MC_ERR_TIMEOUT, MC_ERR_CLOSED; MC_ERR_PROTOCOL when there were several or no room for it. */
+MC_MUST_USE enum mc_status mc_local_recv_stream(int fd, void *buffer, size_t len,
+                                                uint64_t deadline_ns, int *passed_fd);
+/* Whose process is at the other end, as this user namespace sees it. */
+MC_MUST_USE enum mc_status mc_local_peer_uid(int fd, uint32_t *uid);
+
 /* The process that connected (or listened, seen from the other end). The pidfd is the process
  * itself: it stays so when the pid is given to another. MC_NOT_SUPPORTED when the kernel cannot
  * tell (another pid namespace). */

@@ -1,5 +1,5 @@
-/* Messages between processes of one host: abstract SOCK_SEQPACKET sockets, descriptors in
- * SCM_RIGHTS, and pidfds. */
+/* Messages between processes of one host: abstract SOCK_SEQPACKET and SOCK_STREAM sockets,
+ * descriptors in SCM_RIGHTS, and pidfds. */
 #include "io/io.h"
 
 #include <errno.h>
@@ -28,11 +28,11 @@ static enum mc_status make_address(const char *name, struct sockaddr_un *out, so
     return MC_OK;
 }
 
-enum mc_status mc_local_listen(const char *name, int *out) {
+static enum mc_status listen_as(const char *name, int type, int *out) {
     struct sockaddr_un address;
     socklen_t len;
     MC_TRY(make_address(name, &address, &len));
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 || listen(fd, BACKLOG) != 0) {
         enum mc_status status = errno == EADDRINUSE ? MC_ERR_ADDRESS_IN_USE : MC_ERR_IO;
         mc_warn("local socket failed name=%s errno=%d", name, errno);
@@ -45,12 +45,12 @@ enum mc_status mc_local_listen(const char *name, int *out) {
     return MC_OK;
 }
 
-enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *out) {
+static enum mc_status connect_as(const char *name, int type, uint32_t timeout_ms, int *out) {
     struct sockaddr_un address;
     socklen_t len;
     struct timeval timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
     MC_TRY(make_address(name, &address, &len));
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return MC_ERR_IO;
     }
@@ -63,6 +63,22 @@ enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *out)
     }
     *out = fd;
     return MC_OK;
+}
+
+enum mc_status mc_local_listen(const char *name, int *out) {
+    return listen_as(name, SOCK_SEQPACKET, out);
+}
+
+enum mc_status mc_local_listen_stream(const char *name, int *out) {
+    return listen_as(name, SOCK_STREAM, out);
+}
+
+enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *out) {
+    return connect_as(name, SOCK_SEQPACKET, timeout_ms, out);
+}
+
+enum mc_status mc_local_connect_stream(const char *name, uint32_t timeout_ms, int *out) {
+    return connect_as(name, SOCK_STREAM, timeout_ms, out);
 }
 
 enum mc_status mc_local_send(int fd, const void *message, size_t len, int pass_fd) {
@@ -123,6 +139,69 @@ enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd) 
         }
         return MC_ERR_PROTOCOL;
     }
+    return MC_OK;
+}
+
+/* The descriptor of one message joins the stream's; false when that is one too many. */
+static bool take_passed(struct msghdr *header, int *passed_fd) {
+    bool good = (header->msg_flags & MSG_CTRUNC) == 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c != NULL; c = CMSG_NXTHDR(header, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
+            c->cmsg_len != CMSG_LEN(sizeof(int))) {
+            continue;
+        }
+        int fd;
+        memcpy(&fd, CMSG_DATA(c), sizeof(int));
+        if (*passed_fd >= 0) {
+            close(fd);
+            good = false;
+        } else {
+            *passed_fd = fd;
+        }
+    }
+    return good;
+}
+
+enum mc_status mc_local_recv_stream(int fd, void *buffer, size_t len, uint64_t deadline_ns,
+                                    int *passed_fd) {
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    char *at = buffer;
+    enum mc_status status = MC_OK;
+    *passed_fd = -1;
+    while (len > 0 && status == MC_OK) {
+        struct iovec iov = {at, len};
+        struct msghdr header = {.msg_iov = &iov,
+                                .msg_iovlen = 1,
+                                .msg_control = control.space,
+                                .msg_controllen = sizeof(control.space)};
+        ssize_t n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        if (n > 0) {
+            status = take_passed(&header, passed_fd) ? MC_OK : MC_ERR_PROTOCOL;
+            at += n;
+            len -= (size_t)n;
+        } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+            status = mc_wait_ready(fd, POLLIN, deadline_ns);
+        } else {
+            status = MC_ERR_CLOSED;
+        }
+    }
+    if (status != MC_OK && *passed_fd >= 0) {
+        close(*passed_fd);
+        *passed_fd = -1;
+    }
+    return status;
+}
+
+enum mc_status mc_local_peer_uid(int fd, uint32_t *uid) {
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) {
+        return MC_NOT_SUPPORTED;
+    }
+    *uid = cred.uid;
     return MC_OK;
 }
 

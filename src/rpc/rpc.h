@@ -84,9 +84,10 @@ struct mc_rpc_server_config {
                       acknowledged */
     struct mc_tls *tls; /* of a server, not owned; NULL = plain TCP */
     mc_rpc_handler handler;
-    /* True for requests that may take long: they run one after the other on a thread of their own,
-     * and only their connection waits. May be NULL. */
+    /* True for requests that may take long: they run on `slow_threads` threads of their own (0 = 1,
+     * at most 64), and only their connection waits. May be NULL. */
     bool (*slow)(void *ctx, uint32_t function_id);
+    unsigned slow_threads;
     /* A connection has closed, from whichever side; on its reactor thread. May be NULL. */
     void (*closed)(void *ctx, const uint64_t *peer_words, const char *peer);
     void *ctx;

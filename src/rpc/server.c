@@ -13,7 +13,7 @@
  * Closing at once with unread input would make the kernel send a reset, which can overtake the last
  * answer.
  *
- * A request that its handler calls slow runs aside, on a thread that all workers share, so that it
+ * A request that its handler calls slow runs aside, on threads that all workers share, so that it
  * delays nobody but its own connection: that one handles and reads nothing until the answer is
  * back, which keeps its answers in order. A connection that ends meanwhile is freed when the
  * request is through. So at most one request a connection waits there.
@@ -21,6 +21,7 @@
  * Everything but the acceptor's counts and what runs aside belongs to the worker's thread.
  */
 #include <errno.h>
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -41,6 +42,7 @@
 #define LINGER_MS               1000
 #define LISTEN_BACKLOG          1024
 #define MAX_WORKERS             256
+#define MAX_ASIDE               64
 #define PEER_TEXT               96
 #define DEFAULT_MAX_CONNECTIONS 65536
 #define DEFAULT_MAX_BUFFERED    (2ull << 30)
@@ -53,6 +55,7 @@ struct aside {
     struct mc_rpc_request request; /* of the payload behind this struct */
     enum mc_rpc_errc errc;
     uint32_t seq;
+    unsigned thread; /* which of those aside */
     struct mc_arena arena;
     struct mc_buf body, attachment;
     char payload[];
@@ -98,7 +101,8 @@ struct mc_rpc_server {
     struct mc_acceptor acceptor; /* on workers[0] */
     unsigned worker_count;
     struct worker *workers;
-    struct mc_reactor *aside; /* runs slow requests; NULL when there are none */
+    struct mc_reactor *aside[MAX_ASIDE];    /* run slow requests; NULL when there are none */
+    _Atomic unsigned aside_load[MAX_ASIDE]; /* requests that are there or on their way */
     uint32_t text_hash;
     _Atomic size_t buffered; /* buffers of all connections */
     struct {
@@ -326,6 +330,7 @@ static void aside_run(struct mc_task *task) {
     struct mc_rpc_reply reply = {MC_RPC_OK, &aside->body, &aside->attachment};
     w->server->config.handler(w->server->config.ctx, &aside->request, &reply);
     aside->errc = reply.errc;
+    atomic_fetch_sub_explicit(&w->server->aside_load[aside->thread], 1, memory_order_relaxed);
     mc_reactor_post(w->reactor, &aside->back);
 }
 
@@ -349,6 +354,19 @@ static void handle_frame(struct connection *c, const struct mc_rpc_request_heade
     buffer_reuse(&w->body);
     buffer_reuse(&w->attachment);
     w->requests++;
+}
+
+/* A guess is enough: other workers choose at the same time. */
+static unsigned least_loaded_aside(struct mc_rpc_server *s) {
+    unsigned best = 0, load = UINT_MAX;
+    for (unsigned i = 0; i < s->config.slow_threads; i++) {
+        unsigned n = atomic_load_explicit(&s->aside_load[i], memory_order_relaxed);
+        if (n < load) {
+            best = i;
+            load = n;
+        }
+    }
+    return best;
 }
 
 /* Copies the request and sends it on its way; true unless it is to be handled here. */
@@ -375,7 +393,10 @@ static bool handle_aside(struct connection *c, const struct mc_rpc_request_heade
         memcpy(aside->payload, payload, len);
     }
     c->aside = aside;
-    mc_reactor_post(c->worker->server->aside, &aside->there);
+    struct mc_rpc_server *server = c->worker->server;
+    aside->thread = least_loaded_aside(server);
+    atomic_fetch_add_explicit(&server->aside_load[aside->thread], 1, memory_order_relaxed);
+    mc_reactor_post(server->aside[aside->thread], &aside->there);
     return true;
 }
 
@@ -762,6 +783,8 @@ static struct mc_rpc_server *server_new(const struct mc_rpc_server_config *confi
     s->text_hash = mc_type_hash(&mc_t_str);
     unsigned threads = config->threads ? config->threads : 1;
     threads = threads < MAX_WORKERS ? threads : MAX_WORKERS;
+    unsigned slow = config->slow_threads ? config->slow_threads : 1;
+    s->config.slow_threads = slow < MAX_ASIDE ? slow : MAX_ASIDE;
     s->workers = mc_zalloc(threads * sizeof(struct worker));
     s->config.threads = threads;
     return s;
@@ -771,7 +794,9 @@ static void server_free(struct mc_rpc_server *s) {
     for (unsigned i = 0; i < s->worker_count; i++) {
         mc_reactor_call(s->workers[i].reactor, worker_close_all, &s->workers[i]);
     }
-    mc_reactor_destroy(s->aside); /* what is there runs to its end and goes back */
+    for (unsigned i = 0; i < MAX_ASIDE; i++) {
+        mc_reactor_destroy(s->aside[i]); /* what is there runs to its end and goes back */
+    }
     while (s->worker_count > 0) {
         worker_stop(&s->workers[--s->worker_count]);
     }
@@ -801,9 +826,11 @@ enum mc_status mc_rpc_server_start(const struct mc_rpc_server_config *config,
         }
         s->worker_count++;
     }
-    status = config->slow != NULL ? mc_reactor_create("mc-rpc-aside", &s->aside) : MC_OK;
-    if (status != MC_OK) {
-        goto fail_start;
+    for (unsigned i = 0; config->slow != NULL && i < s->config.slow_threads; i++) {
+        status = mc_reactor_create("mc-rpc-aside", &s->aside[i]);
+        if (status != MC_OK) {
+            goto fail_start;
+        }
     }
     status = mc_acceptor_start(&s->acceptor, s->workers[0].reactor, fd, accepted);
     if (status != MC_OK) {
