@@ -29,6 +29,20 @@ bool mc_cmd_parse(const struct mc_option_set *set, int argc, char **argv, void *
     return false;
 }
 
+bool mc_cmd_parse_no_words(const struct mc_option_set *set, int argc, char **argv, void *config,
+                           struct mc_option_result *result, int *exit_status) {
+    if (!mc_cmd_parse(set, argc, argv, config, result, exit_status)) {
+        return false;
+    }
+    if (result->positional_count == 0) {
+        return true;
+    }
+    *exit_status =
+        mc_cmd_fail(set->program, MC_EXIT_USAGE, "unexpected argument '%s'", result->positional[0]);
+    mc_options_free(result);
+    return false;
+}
+
 int mc_cmd_fail(const char *program, int exit_status, const char *format, ...) {
     va_list args;
     va_start(args, format);

@@ -54,6 +54,9 @@ extern const struct mc_option_set mc_drain_options, mc_links_options, mc_explain
  * --help, MC_EXIT_USAGE after the error was printed). */
 bool mc_cmd_parse(const struct mc_option_set *set, int argc, char **argv, void *config,
                   struct mc_option_result *result, int *exit_status);
+/* The same for a command that takes options only: a word it does not expect is an error. */
+bool mc_cmd_parse_no_words(const struct mc_option_set *set, int argc, char **argv, void *config,
+                           struct mc_option_result *result, int *exit_status);
 /* Prints "program: text" to standard error and returns `exit_status`. */
 int mc_cmd_fail(const char *program, int exit_status, const char *format, ...) MC_PRINTF(3, 4);
 

@@ -249,7 +249,7 @@ int mc_cmd_bench(int argc, char **argv) {
     struct bench_options options;
     struct mc_option_result result;
     int exit_status = 0;
-    if (!mc_cmd_parse(&mc_bench_options, argc, argv, &options, &result, &exit_status)) {
+    if (!mc_cmd_parse_no_words(&mc_bench_options, argc, argv, &options, &result, &exit_status)) {
         return exit_status;
     }
     struct mc_rng rng;

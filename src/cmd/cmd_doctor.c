@@ -138,7 +138,9 @@ static void check_memory(struct doctor *d) {
     say(d, available > (1u << 20) ? GOOD : NOTE, "a node lends memory that should be free",
         "memory: %.1f of %.1f GiB free", (double)available / (1 << 20), (double)total / (1 << 20));
     say(d, GOOD, NULL, "huge pages: %llu of %llu free%s", huge_free, huge_total,
-        huge_total == 0 ? " (optional: sysctl vm.nr_hugepages=N, and MC_STORE_USE_HUGEPAGE=1 for nodes)" : "");
+        huge_total == 0
+            ? " (optional: sysctl vm.nr_hugepages=N, and MC_STORE_USE_HUGEPAGE=1 for nodes)"
+            : "");
 }
 
 static void check_shared_memory(struct doctor *d) {
@@ -267,7 +269,7 @@ int mc_cmd_doctor(int argc, char **argv) {
     struct doctor_options options;
     struct mc_option_result result;
     int exit_status = 0;
-    if (!mc_cmd_parse(&mc_doctor_options, argc, argv, &options, &result, &exit_status)) {
+    if (!mc_cmd_parse_no_words(&mc_doctor_options, argc, argv, &options, &result, &exit_status)) {
         return exit_status;
     }
     struct doctor d = {.options = &options};

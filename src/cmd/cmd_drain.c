@@ -71,7 +71,12 @@ static json_t *understand(const struct mc_admin *admin, enum mc_status status, i
     }
     json_t *answer = json_loadb(body->data, body->len, 0, NULL);
     const char *why = json_string_value(json_object_get(answer, "error_message"));
-    if (http_status != 200 || answer == NULL) {
+    if (http_status == 200 && !json_is_object(answer)) {
+        mc_cmd_fail(PROGRAM, 0, "%s answers what no master does", admin->address);
+        json_decref(answer);
+        return NULL;
+    }
+    if (http_status != 200) {
         mc_cmd_fail(PROGRAM, 0, "the master refuses (HTTP %d): %s", http_status,
                     why != NULL     ? why
                     : body->len > 0 ? body->data
@@ -82,31 +87,44 @@ static json_t *understand(const struct mc_admin *admin, enum mc_status status, i
     return answer;
 }
 
-static json_t *list_of(const char *text) {
-    json_t *list = json_array();
-    while (text != NULL && *text != '\0') {
-        size_t len = strcspn(text, ",");
-        if (len > 0) {
-            json_array_append_new(list, json_stringn(text, len));
-        }
-        text += len + (text[len] == ',');
+/* False after saying that the name cannot be sent. */
+static bool add_name(json_t *list, const char *name, size_t len) {
+    if (json_array_append_new(list, json_stringn(name, len)) == 0) {
+        return true;
     }
-    return list;
+    mc_cmd_fail(PROGRAM, 0, "the segment name '%.*s' is not UTF-8", (int)len, name);
+    return false;
 }
 
-/* Asks for the job and prints its id; false after saying why not. */
+static bool add_names(json_t *list, const char *text) {
+    bool good = true;
+    while (good && text != NULL && *text != '\0') {
+        size_t len = strcspn(text, ",");
+        good = len == 0 || add_name(list, text, len);
+        text += len + (text[len] == ',');
+    }
+    return good;
+}
+
+/* The job that is wanted, as JSON; NULL after saying what is wrong. */
+static char *request_of(const struct drain_options *o, const struct mc_option_result *result) {
+    json_t *segments = json_array(), *targets = json_array();
+    bool good = add_names(targets, o->to);
+    for (size_t i = 0; good && i < result->positional_count; i++) {
+        good = add_name(segments, result->positional[i], strlen(result->positional[i]));
+    }
+    json_t *request = json_pack("{s:o,s:o,s:I}", "segments", segments, "target_segments", targets,
+                                "max_concurrency", (json_int_t)o->concurrency);
+    char *text = good ? json_dumps(request, JSON_COMPACT) : NULL;
+    json_decref(request);
+    return text;
+}
+
+/* Asks for the job and takes its id; false after saying why not. */
 static bool begin(const struct mc_admin *admin, const struct drain_options *o,
                   const struct mc_option_result *result, char *job, size_t job_size) {
-    json_t *segments = json_array();
-    for (size_t i = 0; i < result->positional_count; i++) {
-        json_array_append_new(segments, json_string(result->positional[i]));
-    }
-    json_t *request = json_pack("{s:o,s:o,s:I}", "segments", segments, "target_segments",
-                                list_of(o->to), "max_concurrency", (json_int_t)o->concurrency);
-    char *text = json_dumps(request, JSON_COMPACT);
-    json_decref(request);
+    char *text = request_of(o, result);
     if (text == NULL) {
-        mc_cmd_fail(PROGRAM, 0, "a segment name is not UTF-8");
         return false;
     }
     struct mc_buf body = {0};
@@ -114,11 +132,16 @@ static bool begin(const struct mc_admin *admin, const struct drain_options *o,
     enum mc_status status = mc_admin_post(admin, JOBS, mc_str_from(text), &http_status, &body);
     json_t *answer = understand(admin, status, http_status, &body);
     const char *id = json_string_value(json_object_get(answer, "job_id"));
-    snprintf(job, job_size, "%s", id != NULL ? id : "");
+    bool known = id != NULL && id[0] != '\0' && strlen(id) < job_size;
+    if (known) {
+        snprintf(job, job_size, "%s", id);
+    } else if (answer != NULL) {
+        mc_cmd_fail(PROGRAM, 0, "%s answers what no master does: no job_id", admin->address);
+    }
     json_decref(answer);
     mc_buf_free(&body);
     free(text);
-    return job[0] != '\0';
+    return known;
 }
 
 static int cancel(const struct mc_admin *admin, const char *job) {

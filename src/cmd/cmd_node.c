@@ -50,7 +50,7 @@ int mc_cmd_node(int argc, char **argv) {
     struct node_config config;
     struct mc_option_result result;
     int exit_status = 0;
-    if (!mc_cmd_parse(&mc_node_options, argc, argv, &config, &result, &exit_status)) {
+    if (!mc_cmd_parse_no_words(&mc_node_options, argc, argv, &config, &result, &exit_status)) {
         return exit_status;
     }
     if (config.quiet && getenv("MC_LOG_LEVEL") == NULL && mc_log_set_level("WARNING") != MC_OK) {
@@ -68,10 +68,7 @@ int mc_cmd_node(int argc, char **argv) {
     run.node.serve = config.port >= 0;
     run.node.port = config.port >= 0 ? (uint16_t)config.port : 0;
     run.node.threads = (unsigned)config.rpc_threads;
-    exit_status = result.positional_count > 0
-                      ? mc_cmd_fail("mooncake node", MC_EXIT_USAGE, "unexpected argument '%s'",
-                                    result.positional[0])
-                      : mc_node_run("mooncake node", &run);
+    exit_status = mc_node_run("mooncake node", &run);
     mc_options_free(&result);
     return exit_status;
 }

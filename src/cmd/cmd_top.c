@@ -145,7 +145,7 @@ int mc_cmd_top(int argc, char **argv) {
     struct top_options options;
     struct mc_option_result result;
     int exit_status = 0;
-    if (!mc_cmd_parse(&mc_top_options, argc, argv, &options, &result, &exit_status)) {
+    if (!mc_cmd_parse_no_words(&mc_top_options, argc, argv, &options, &result, &exit_status)) {
         return exit_status;
     }
     struct mc_admin admin;

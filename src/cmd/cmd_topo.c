@@ -94,7 +94,7 @@ int mc_cmd_topo(int argc, char **argv) {
     struct mc_option_result result;
     struct mc_topo *topo = NULL;
     int exit_status = 0;
-    if (!mc_cmd_parse(&mc_topo_options, argc, argv, &o, &result, &exit_status)) {
+    if (!mc_cmd_parse_no_words(&mc_topo_options, argc, argv, &o, &result, &exit_status)) {
         return exit_status;
     }
     struct mc_topo_source source = {o.xml[0] != '\0' ? o.xml : NULL,

@@ -88,7 +88,7 @@ int mc_cmd_up(int argc, char **argv) {
     struct up_options options;
     struct mc_option_result result;
     int exit_status = 0;
-    if (!mc_cmd_parse(&mc_up_options, argc, argv, &options, &result, &exit_status)) {
+    if (!mc_cmd_parse_no_words(&mc_up_options, argc, argv, &options, &result, &exit_status)) {
         return exit_status;
     }
     struct mc_local_cluster_config config = {.nodes = (unsigned)options.nodes,

@@ -176,8 +176,33 @@ static void register_engine_metrics(struct mc_engine *engine) {
         "notifications dropped unread, the queue being full", &engine->notify_dropped);
 }
 
+/* A name that a policy misspells would otherwise change nothing, or leave a request without a way,
+ * and nobody would know why. */
+static void check_transport_name(const char *name, const struct mc_transport_ops *const *table,
+                                 size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(name, table[i]->name) == 0) {
+            return;
+        }
+    }
+    mc_warn("policy: there is no such transport here transport=%s", name);
+}
+
+static void check_policy_names(const struct mc_policy *policy,
+                               const struct mc_transport_ops *const *table, size_t count) {
+    for (unsigned i = 0; i < policy->disabled_count; i++) {
+        check_transport_name(policy->disabled[i], table, count);
+    }
+    for (unsigned i = 0; i < policy->rule_count; i++) {
+        for (unsigned j = 0; j < policy->rules[i].transport_count; j++) {
+            check_transport_name(policy->rules[i].transports[j], table, count);
+        }
+    }
+}
+
 static enum mc_status start_transports(struct mc_engine *engine,
                                        const struct mc_transport_ops *const *table, size_t count) {
+    check_policy_names(&engine->policy, table, count);
     for (size_t i = 0; i < count; i++) {
         struct mc_transport *t = NULL;
         unsigned index = engine->transport_count;

@@ -173,6 +173,9 @@ static enum mc_status read_rules(struct mc_policy *p, const json_t *list) {
         json_object_foreach(each, key, v) {
             MC_TRY(read_rule_key(r, key, v, &types));
         }
+        if (r->size_min > r->size_max) {
+            return bad("policy/min_size", "at most max_size; the rule would never hold");
+        }
         r->memory_segments = types == 0 || (types & 1) != 0;
         r->file_segments = types == 0 || (types & 2) != 0;
         r->localities = r->localities == 0 ? ~0u : r->localities;
@@ -292,7 +295,8 @@ static enum mc_status read_object(struct mc_policy *p, const char *prefix, json_
             (int)sizeof(path)) {
             return bad(prefix, "of keys of reasonable length");
         }
-        MC_TRY(json_is_object(v) ? read_object(p, path, v) : read_leaf(p, path, v));
+        bool nested = json_is_object(v) && strcmp(path, "policy") != 0; /* that is a list */
+        MC_TRY(nested ? read_object(p, path, v) : read_leaf(p, path, v));
     }
     return MC_OK;
 }

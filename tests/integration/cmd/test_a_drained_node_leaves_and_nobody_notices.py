@@ -98,6 +98,10 @@ def what_cannot_be(closing, scratch):
         check_equal(post(body), (400, JSON, failure(-600, "INVALID_PARAMS")), body)
     for body in ('{"segments":["nope"]}', f'{{"segments":[{name}],"target_segments":["nope"]}}'):
         check_equal(post(body), (404, JSON, failure(-101, "SEGMENT_NOT_FOUND")), body)
+    # What cannot be sent is refused, not left out: the rest of the names would be another job.
+    for names in ([node.name, "\udcff"], [node.name, "--to=\udcff"], ["nope", f"--to={node.name},\udcff"]):
+        strange = mooncake("drain", f"--master={master.rpc}", *names, timeout=30)
+        check(strange.returncode == 1 and b"not UTF-8" in strange.stderr, f"{names}: {strange}")
     (scratch / "in").write_bytes(b"x" * 1000)
     check_equal(mooncake("put", f"--master={master.rpc}", "stays", scratch / "in").returncode, 0, "put")
     begun = mooncake("drain", f"--master={master.rpc}", "--detach", node.name)

@@ -55,6 +55,11 @@ def explain(closing, scratch):
     ruled = mooncake("explain", *where, f"--policy={rules}", ".", engine_of(node), "8MB")
     check("rule: far" in ruled and re.search(r"^  tcp .*<- chosen$", ruled, re.MULTILINE), ruled)
     check("slices: 2 of at most 4" in ruled, ruled)
+    rules.write_text('{"policy": [{"transports": ["tpc", "tcp"]}], "transports": {"smh": {"enable": false}}}')
+    spelt = run([BIN / "mooncake", "explain", *where, f"--policy={rules}", ".", engine_of(node), "4KB"]).stderr.decode()
+    for name in ("tpc", "smh"):
+        check(f"no such transport here transport={name}" in spelt, f"a misspelt transport: {spelt}")
+    check("transport=tcp" not in spelt, spelt)
     hinted = mooncake("explain", *where, "--hint=tcp", ".", engine_of(node), "4KB")
     check(re.search(r"^  tcp .*<- chosen$", hinted, re.MULTILINE), hinted)
     check("is not a size" in mooncake("explain", *where, ".", engine_of(node), "much", fails=True), "a bad size")

@@ -123,6 +123,9 @@ def command_lines(closing, scratch):
         wrong = mooncake(verb, "--no_such_option=1")
         check(wrong.returncode != 0 and b"no_such_option" in wrong.stderr, f"{verb} with a wrong option: {wrong}")
     check_equal(mooncake("no-such-verb").returncode, 2, "an unknown verb")
+    for verb in ("up", "node", "top", "bench", "doctor", "topo"):  # no word is ignored without a word
+        strange = mooncake(verb, "5")
+        check(strange.returncode == 2 and b"unexpected argument '5'" in strange.stderr, f"{verb} 5: {strange}")
     check(mooncake("--version").stdout.startswith(b"mooncake "), "--version")
     doctor = mooncake("doctor")
     check(b"open files" in doctor.stdout and b"port 50051" in doctor.stdout, f"doctor: {doctor}")
