@@ -205,6 +205,13 @@ static const struct mc_option table[] = {
     OPT(BOOL, kv_events_emit_object_key, .default_value = "true", .doc = "add the object key"),
     OPT(U64, kv_events_queue_capacity, .default_value = "65536", .max = 4294967295,
         .doc = "events that may wait; 0 = no limit"),
+    OPT(STRING, kv_events_replay_endpoint,
+        .doc = "where subscribers ask for events that they missed, like tcp://0.0.0.0:5558; empty "
+               "= nowhere"),
+    OPT(U64, kv_events_replay_batches, .default_value = "10000", .min = 1, .max = 10000000,
+        .doc = "messages that are kept for them, at most"),
+    OPT(SIZE, kv_events_replay_memory, .default_value = "64MB", .min = 1 << 16, .max = 1e12,
+        .doc = "memory that these messages may take"),
     OPT(STRING, kv_events_model_name, .doc = "deprecated: not part of the events any more"),
     OPT(STRING, kv_events_additional_salt, .doc = "deprecated: not part of the events any more"),
     OPT(STRING, kv_events_lora_name, .doc = "deprecated: not part of the events any more"),
@@ -263,7 +270,6 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->promotion_on_hit, "promotion_on_hit: this build has no SSD tier"},
         {strcmp(o->dynamic_replication_mode, "off") != 0,
          "dynamic_replication_mode: this build has no dynamic replication, only 'off' is accepted"},
-        {o->enable_kv_events, "enable_kv_events: this build publishes no events"},
         {o->enable_multi_tenants, "enable_multi_tenants: this build has no tenant quotas"},
         {o->enable_cxl, "enable_cxl: this build has no CXL memory"},
         {strcmp(o->memory_allocator, "offset") != 0,
@@ -354,6 +360,28 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->enable_offload = false;
 }
 
+static enum mc_status apply_events(const struct mc_master_options *o,
+                                   struct mc_events_config *events, struct mc_buf *error) {
+    if (!o->enable_kv_events) {
+        return MC_OK;
+    }
+    if (o->kv_events_bind_endpoint[0] == '\0') {
+        return wrong(error, "kv_events_bind_endpoint", "enable_kv_events needs an endpoint");
+    }
+    if (o->kv_events_backend_id[0] == '\0') {
+        return wrong(error, "kv_events_backend_id", "enable_kv_events needs a name of this cache");
+    }
+    *events = (struct mc_events_config){.endpoint = o->kv_events_bind_endpoint,
+                                        .replay_endpoint = o->kv_events_replay_endpoint,
+                                        .backend_id = o->kv_events_backend_id,
+                                        .legacy = o->kv_events_emit_legacy_compat,
+                                        .object_key = o->kv_events_emit_object_key,
+                                        .queue_capacity = o->kv_events_queue_capacity,
+                                        .replay_batches = o->kv_events_replay_batches,
+                                        .replay_bytes = o->kv_events_replay_memory};
+    return MC_OK;
+}
+
 enum mc_status mc_master_options_apply(const struct mc_master_options *o,
                                        struct mc_master_service_config *config, char *address,
                                        struct mc_buf *error) {
@@ -385,5 +413,5 @@ enum mc_status mc_master_options_apply(const struct mc_master_options *o,
     config->metadata_cleanup = o->enable_metadata_cleanup_on_timeout;
     config->report_interval_ms = o->enable_metric_reporting ? 10000 : 0;
     apply_core(o, &config->core);
-    return MC_OK;
+    return apply_events(o, &config->events, error);
 }

@@ -62,6 +62,8 @@ struct mc_master_options {
     bool enable_kv_events, kv_events_emit_legacy_compat, kv_events_emit_object_key;
     const char *kv_events_bind_endpoint, *kv_events_backend_id, *kv_events_model_name,
         *kv_events_tenant_id, *kv_events_additional_salt, *kv_events_lora_name;
+    const char *kv_events_replay_endpoint;
+    uint64_t kv_events_replay_batches, kv_events_replay_memory;
     uint64_t kv_events_queue_capacity, kv_events_block_size, kv_events_dp_rank;
     /* tenants, CXL */
     bool enable_multi_tenants, enable_cxl;

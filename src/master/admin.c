@@ -72,11 +72,32 @@ static void handle_leader(void *ctx, request_t *request, response_t *response) {
                 "{\"present\":false,\"leader_address\":null,\"view_version\":null}");
 }
 
+/* Upstream's members; behind them ours. */
 static void handle_kv_events(void *ctx, request_t *request, response_t *response) {
+    struct mc_admin *admin = ctx;
+    const struct mc_events *events = admin->config.events;
+    struct mc_events_stats stats = {0};
+    struct mc_buf *out = &response->body;
+    if (events != NULL) {
+        mc_events_stats(events, &stats);
+    }
     response->content_type = TYPE_JSON;
-    mc_buf_puts(&response->body,
-                "{\"enabled\":false,\"published_batches\":0,\"published_events\":0,"
-                "\"dropped_events\":0,\"skipped_unparsed_keys\":0}");
+    mc_buf_printf(out,
+                  "{\"enabled\":%s,\"published_batches\":%" PRIu64 ",\"published_events\":%" PRIu64
+                  ",\"dropped_events\":%" PRIu64 ",\"skipped_unparsed_keys\":%" PRIu64,
+                  events ? "true" : "false", stats.published_batches, stats.published_events,
+                  stats.dropped_events, stats.skipped_unparsed_keys);
+    if (events != NULL) {
+        mc_buf_printf(out,
+                      ",\"waiting_events\":%" PRIu64 ",\"replays\":%" PRIu64
+                      ",\"replayed_batches\":%" PRIu64 ",\"refused_replays\":%" PRIu64
+                      ",\"endpoint\":",
+                      stats.waiting, stats.replays, stats.replayed_batches, stats.refused_replays);
+        mc_json_string(out, mc_str_from(mc_events_endpoint(events)));
+        mc_buf_puts(out, ",\"replay_endpoint\":");
+        mc_json_string(out, mc_str_from(mc_events_replay_endpoint(events)));
+    }
+    mc_buf_putc(out, '}');
 }
 
 static void handle_metrics(void *ctx, request_t *request, response_t *response) {

@@ -9,6 +9,7 @@
 #ifndef MC_MASTER_ADMIN_H
 #define MC_MASTER_ADMIN_H
 
+#include "master/events.h"
 #include "master/master.h"
 
 struct mc_admin;
@@ -18,6 +19,7 @@ struct mc_admin_config {
     uint16_t port; /* 0 = any free */
     struct mc_master *master;
     struct mc_metrics *metrics;
+    const struct mc_events *events;    /* NULL = none */
     const _Atomic bool *service_ready; /* the RPC server accepts */
 };
 MC_MUST_USE enum mc_status mc_admin_start(const struct mc_admin_config *config,

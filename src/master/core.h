@@ -100,7 +100,8 @@ struct mc_object {
     uint8_t list; /* enum mc_object_list */
     bool has_checksum : 1;
     bool hard_pin : 1;
-    char bytes[]; /* tenant, then key */
+    uint8_t announced : 2; /* media that mc_object_event was told of */
+    char bytes[];          /* tenant, then key */
 };
 #define MC_OBJECT_BYTES(tenant_len, key_len)                                                       \
     (offsetof(struct mc_object, bytes) + (tenant_len) + (key_len))
@@ -336,6 +337,9 @@ void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_obje
 void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
 /* Made when it is not there. */
 struct mc_object_ext *mc_object_ext(struct mc_shard *shard, struct mc_object *o);
+/* Tells mc_master_config.on_object_event what has changed since the last time. Whoever makes a
+ * replica complete or incomplete calls it; removing one does by itself. */
+void mc_object_announce(struct mc_master *m, struct mc_object *o);
 void mc_describe(struct mc_call *call, const struct mc_object *o, const struct mc_replica *r,
                  struct mw_replica *out);
 /* The readable replicas. */

@@ -97,6 +97,7 @@ void mc_master_destroy(struct mc_master *m) {
         return;
     }
     mc_master_metrics_unregister(m);
+    m->config.on_object_event = NULL;
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_each(&m->shards[i], forget, m);
         free(m->shards[i].slots);

@@ -18,6 +18,14 @@
 #include "rpc/rpc.h"
 #include "wire/master_rpc.h"
 
+/* An object can be read from a medium now, or no longer; the strings are valid during the call. */
+struct mc_object_event {
+    bool removed, on_disk;
+    struct mc_str tenant; /* empty = "default" */
+    struct mc_str group;  /* empty = none */
+    struct mc_str key;
+};
+
 struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t default_kv_lease_ttl_ms;
     uint64_t default_kv_soft_pin_ttl_ms;
@@ -54,6 +62,10 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
      * its metadata keys */
     void (*on_segment_lost)(void *ctx, struct mc_str segment_name);
     void *on_segment_lost_ctx;
+    /* Called after each such change is done, with locks held: it may neither wait nor call the
+     * master. The events of a key come in order. What ends with the master itself is not told. */
+    void (*on_object_event)(void *ctx, const struct mc_object_event *event);
+    void *on_object_event_ctx;
 };
 void mc_master_config_init(struct mc_master_config *config);
 

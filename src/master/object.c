@@ -108,6 +108,45 @@ void mc_discard_destroy(struct mc_master *m) {
     free(m->discarded);
 }
 
+/* ---- events ---- */
+
+#define MEDIUM_MEMORY 1u
+#define MEDIUM_DISK   2u
+
+static void tell(struct mc_master *m, const struct mc_object *o, unsigned media, bool removed) {
+    for (unsigned medium = MEDIUM_MEMORY; medium <= MEDIUM_DISK; medium <<= 1) {
+        if (media & medium) {
+            struct mc_object_event event = {.removed = removed,
+                                            .on_disk = medium == MEDIUM_DISK,
+                                            .tenant = mc_object_tenant(o),
+                                            .group = mc_group_of(o),
+                                            .key = mc_object_key(o)};
+            m->config.on_object_event(m->config.on_object_event_ctx, &event);
+        }
+    }
+}
+
+static void announce(struct mc_master *m, struct mc_object *o, unsigned media) {
+    unsigned before = o->announced;
+    o->announced = (uint8_t)(media & 3u);
+    tell(m, o, before & ~media, true);
+    tell(m, o, media & ~before, false);
+}
+
+void mc_object_announce(struct mc_master *m, struct mc_object *o) {
+    unsigned media = 0;
+    if (!m->config.on_object_event) {
+        return;
+    }
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        if (r->status == MC_REPLICA_COMPLETE) {
+            media |= r->type == MC_REPLICA_MEMORY ? MEDIUM_MEMORY : MEDIUM_DISK;
+        }
+    }
+    announce(m, o, media);
+}
+
 /* ---- replicas ---- */
 
 static size_t more_bytes(unsigned replica_count) {
@@ -144,6 +183,7 @@ void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struc
     } else {
         o->replica_count = 0;
     }
+    mc_object_announce(m, o);
     if (free_at_ms) {
         mc_discard_later(m, &gone, o->size, free_at_ms);
     } else {
@@ -248,6 +288,9 @@ struct mc_object_ext *mc_object_ext(struct mc_shard *shard, struct mc_object *o)
 
 /* Everything but the extents. */
 static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
+    if (o->announced && m->config.on_object_event) {
+        announce(m, o, 0);
+    }
     mc_list_del(&o->link);
     if (o->ext) {
         mc_replication_drop(o);

@@ -206,6 +206,7 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
     o->lease_until_ms = mc_max_u64(o->lease_until_ms, call->now_ms);
     mc_soft_pin_commit(call, shard, o);
     mc_object_list_complete(shard, o, false);
+    mc_object_announce(call->m, o);
     return MC_OK;
 }
 
@@ -265,6 +266,7 @@ static void upsert_in_place(struct mc_call *call, struct mc_shard *shard, struct
     for (unsigned i = 0; i < o->replica_count; i++) {
         mc_object_replica(o, i)->status = MC_REPLICA_PROCESSING;
     }
+    mc_object_announce(call->m, o);
     o->writer = put->client;
     o->started_ms = call->now_ms;
     mc_object_list(shard, o, MC_LIST_PROCESSING);

@@ -242,6 +242,7 @@ static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
             ready++;
         }
     }
+    mc_object_announce(call->m, o);
     if (ready < r->target_count && ready == 0) { /* every target's segment has gone */
         finish(call, shard, o);
         return MC_REPLICA_IS_GONE;

@@ -1,10 +1,10 @@
 /*
  * The master as a service. See master/service.h.
  *
- * Start order: core, HTTP servers, RPC, janitor. Who finds the RPC port open finds everything open;
- * /health says that the service is ready only when the RPC server accepts. At the end each part
- * goes before what it uses: the admin server looks into the core, the janitor uses the metadata
- * server.
+ * Start order: events, core, HTTP servers, RPC, janitor. Who finds the RPC port open finds
+ * everything open; /health says that the service is ready only when the RPC server accepts. At the
+ * end each part goes before what it uses: the admin server looks into the core, the janitor uses
+ * the metadata server.
  */
 #include "master/service.h"
 
@@ -28,6 +28,7 @@ struct mc_master_service {
     struct mc_tls *tls; /* of the RPC server; NULL = plain */
     struct mc_admin *admin;
     struct mc_metadata_http *metadata;
+    struct mc_events *events; /* NULL = none */
     uint16_t rpc_port, admin_port, metadata_port;
     uint32_t admin_port_rpc; /* its function id */
     _Atomic bool ready;
@@ -163,6 +164,16 @@ static enum mc_status start_rpc(struct mc_master_service *s) {
     return MC_OK;
 }
 
+static enum mc_status start_core(struct mc_master_service *s) {
+    if (s->config.events.endpoint != NULL && s->config.events.endpoint[0] != '\0') {
+        MC_TRY(mc_events_start(&s->config.events, s->metrics, &s->events));
+        s->config.core.on_object_event = mc_events_push;
+        s->config.core.on_object_event_ctx = s->events;
+    }
+    s->core = mc_master_create(&s->config.core, mc_clock_system(), s->metrics);
+    return s->core != NULL ? MC_OK : MC_INVALID_PARAMS; /* it has said why */
+}
+
 static enum mc_status start_http(struct mc_master_service *s) {
     if (s->config.metadata) {
         MC_TRY(mc_metadata_http_start(s->config.metadata_host, s->config.metadata_port,
@@ -173,6 +184,7 @@ static enum mc_status start_http(struct mc_master_service *s) {
                                         .port = s->config.admin_port,
                                         .master = s->core,
                                         .metrics = s->metrics,
+                                        .events = s->events,
                                         .service_ready = &s->ready};
         MC_TRY(mc_admin_start(&admin, &s->admin, &s->admin_port));
     }
@@ -187,8 +199,10 @@ enum mc_status mc_master_service_start(const struct mc_master_service_config *co
     s->config.core.on_segment_lost_ctx = s;
     s->admin_port_rpc = mc_rpc_function_id(MC_MASTER_ADMIN_PORT_RPC);
     s->metrics = mc_metrics_create();
-    s->core = mc_master_create(&s->config.core, mc_clock_system(), s->metrics);
-    enum mc_status status = start_http(s);
+    enum mc_status status = start_core(s);
+    if (status == MC_OK) {
+        status = start_http(s);
+    }
     if (status == MC_OK) {
         status = start_rpc(s);
     }
@@ -207,6 +221,7 @@ fail_parts:
         mc_rpc_server_stop(s->rpc);
     }
     mc_metadata_http_stop(s->metadata);
+    mc_events_stop(s->events);
     mc_master_destroy(s->core);
     mc_metrics_destroy(s->metrics);
     mc_tls_destroy(s->tls);
@@ -223,6 +238,7 @@ void mc_master_service_stop(struct mc_master_service *s) {
     mc_rpc_server_stop(s->rpc);
     stop_janitor(s);
     mc_metadata_http_stop(s->metadata);
+    mc_events_stop(s->events);
     mc_master_destroy(s->core);
     mc_metrics_destroy(s->metrics);
     mc_tls_destroy(s->tls);

@@ -9,10 +9,11 @@
 #define MC_MASTER_SERVICE_H
 
 #include "io/tls.h"
+#include "master/events.h"
 #include "master/master.h"
 
 struct mc_master_service_config {
-    struct mc_master_config core; /* on_segment_lost is the service's own */
+    struct mc_master_config core; /* its callbacks are the service's own */
     const char *rpc_host;
     uint16_t rpc_port; /* 0 = any free; here and below */
     unsigned rpc_threads;
@@ -26,7 +27,8 @@ struct mc_master_service_config {
     bool metadata;
     const char *metadata_host;
     uint16_t metadata_port;
-    bool metadata_cleanup;       /* forget what a lost client published */
+    bool metadata_cleanup;          /* forget what a lost client published */
+    struct mc_events_config events; /* endpoint NULL or "" = none */
     uint32_t report_interval_ms; /* of the summary in the log, when something happened; 0 = never */
 };
 /* The defaults of docs/options.md, with every port free to choose and no HTTP server. */

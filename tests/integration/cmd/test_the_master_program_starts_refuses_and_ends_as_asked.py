@@ -38,7 +38,7 @@ def wrong_command_lines(closing, scratch):
 
 def features_that_are_not_there(closing, scratch):
     for flag in ("enable_ha", "enable_oplog", "enable_snapshot", "enable_snapshot_restore", "enable_offload",
-                 "offload_on_evict", "promotion_on_hit", "enable_kv_events", "enable_multi_tenants", "enable_cxl"):
+                 "offload_on_evict", "promotion_on_hit", "enable_multi_tenants", "enable_cxl"):
         refused(*ANY, f"--{flag}", words=[flag, "this build"])
     refused(*ANY, "--memory_allocator=cachelib", words=["memory_allocator", "offset"])
     refused(*ANY, "--dynamic_replication_mode=enforce", words=["dynamic_replication_mode"])
