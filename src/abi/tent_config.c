@@ -93,7 +93,8 @@ static bool read_port(const json_t *all, const char *key, uint16_t *out) {
     return true;
 }
 
-/* "p2p" or "http" with its server, as our metadata string; NULL after logging. */
+/* "p2p", or "http", "etcd", "redis" with its servers, as our metadata string; NULL after logging.
+ */
 static char *metadata_of(const json_t *all) {
     const char *type = text_of(all, "metadata_type");
     const char *servers = text_of(all, "metadata_servers");

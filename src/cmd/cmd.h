@@ -121,7 +121,8 @@ struct mc_cluster_options {
          NULL,                                                                                     \
          0,                                                                                        \
          0,                                                                                        \
-         "where engines find each other: P2PHANDSHAKE or http://host:port/metadata",               \
+         "where engines find each other: P2PHANDSHAKE, http://host:port/metadata, "                \
+         "etcd://host:port or redis://host:port",                                                  \
          "metadata_server"},                                                                       \
         {"host",                                                                                   \
          MC_OPT_STRING,                                                                            \

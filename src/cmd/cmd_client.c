@@ -28,7 +28,8 @@ static const struct mc_option table[] = {
     OPT(STRING, master_server_address, .default_value = "127.0.0.1:50051",
         .doc = "host:port of the master"),
     OPT(STRING, metadata_server, .default_value = "http://127.0.0.1:8080/metadata",
-        .doc = "where engines find each other: P2PHANDSHAKE or http://host:port/metadata"),
+        .doc = "where engines find each other: P2PHANDSHAKE, http://host:port/metadata, "
+               "etcd://host:port or redis://host:port"),
     OPT(STRING, protocol, .default_value = "tcp", .doc = "how data travels: tcp"),
     OPT(STRING, device_names, .doc = "network cards to use, separated by commas; empty = all"),
     OPT(SIZE, global_segment_size, .default_value = "4 GB",

@@ -23,7 +23,8 @@ struct explain_options {
 
 static const struct mc_option table[] = {
     OPT(STRING, metadata, .default_value = "P2PHANDSHAKE", .env = "MOONCAKE_TE_META_DATA_SERVER",
-        .doc = "where engines find each other: P2PHANDSHAKE or http://host:port/metadata"),
+        .doc = "where engines find each other: P2PHANDSHAKE, http://host:port/metadata, "
+               "etcd://host:port or redis://host:port"),
     OPT(STRING, host, .env = "MOONCAKE_LOCAL_HOSTNAME",
         .doc = "address of this machine that others reach; empty = chosen"),
     OPT(STRING, policy, .env = "MC_TENT_CONF",

@@ -38,7 +38,8 @@ static const struct mc_option table[] = {
      .type = MC_OPT_STRING,
      .offset = offsetof(struct replay_options, cluster.metadata),
      .default_value = "P2PHANDSHAKE",
-     .doc = "where engines find each other: P2PHANDSHAKE or http://host:port/metadata"},
+     .doc = "where engines find each other: P2PHANDSHAKE, http://host:port/metadata, "
+            "etcd://host:port or redis://host:port"},
     {.name = "host",
      .type = MC_OPT_STRING,
      .offset = offsetof(struct replay_options, cluster.host),

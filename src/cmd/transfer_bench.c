@@ -15,7 +15,8 @@ static const struct mc_option table[] = {
     OPT(CHOICE, mode, .default_value = "initiator", .choices = "initiator|target",
         .doc = "target: register a buffer and wait; initiator: move data from or to it"),
     OPT(STRING, metadata_server, .default_value = "P2PHANDSHAKE",
-        .doc = "where engines find each other: P2PHANDSHAKE or http://host:port/metadata"),
+        .doc = "where engines find each other: P2PHANDSHAKE, http://host:port/metadata, "
+               "etcd://host:port or redis://host:port"),
     OPT(STRING, local_server_name, .doc = "name of this side: host or host:port; empty = chosen"),
     OPT(STRING, segment_id, .doc = "name of the target"),
     OPT(CHOICE, operation, .default_value = "read", .choices = "read|write",
@@ -72,10 +73,10 @@ enum mc_status mc_transfer_bench_check(const struct mc_transfer_bench_options *o
         mc_buf_printf(error, "protocol: this build has tcp and auto, not '%s'", o->protocol);
     } else if (strcmp(o->metadata_server, "P2PHANDSHAKE") != 0 &&
                strncmp(o->metadata_server, "http://", 7) != 0) {
-        mc_buf_printf(
-            error,
-            "metadata_server: P2PHANDSHAKE or http://host:port/metadata is expected, not '%s'",
-            o->metadata_server);
+        mc_buf_printf(error,
+                      "metadata_server: P2PHANDSHAKE, http://host:port/metadata, etcd://host:port "
+                      "or redis://host:port is expected, not '%s'",
+                      o->metadata_server);
     } else if (strcmp(o->mode, "initiator") == 0 && o->segment_id[0] == '\0') {
         mc_buf_puts(error, "segment_id: the name of the target is needed");
     } else if (o->block_size > UINT64_MAX / o->batch_size / o->threads) {

@@ -1,6 +1,7 @@
 /*
  * The HTTP metadata service: GET, PUT and DELETE of <url>?key=<key>. Only 200 is success; a PUT
- * that the service refuses (400: the name is taken) is told from one that did not arrive.
+ * that the service refuses (400: the name is taken) is told from one that did not arrive. It knows
+ * no leases: what it holds is put back when it is lost, and taken over when its engine is dead.
  */
 #include "base/log.h"
 #include "io/http.h"
@@ -15,7 +16,7 @@ struct http_kv {
     char *url;
 };
 
-static enum mc_status http_open(const char *connection, struct mc_meta_kv **out) {
+static enum mc_status http_open(const char *connection, uint32_t lease_s, struct mc_meta_kv **out) {
     struct http_kv *kv = mc_zalloc(sizeof(*kv));
     kv->base.ops = &mc_meta_http_ops;
     kv->url = mc_strdup(connection);
@@ -59,7 +60,8 @@ static enum mc_status request(struct mc_meta_kv *base, const char *method, const
     return status;
 }
 
-static enum mc_status http_put(struct mc_meta_kv *kv, const char *key, struct mc_str value) {
+static enum mc_status http_put(struct mc_meta_kv *kv, const char *key, struct mc_str value,
+                               bool leased) {
     struct mc_buf body = {0};
     enum mc_status status = request(kv, "PUT", key, value, &body);
     mc_buf_free(&body);
@@ -77,11 +79,26 @@ static enum mc_status http_remove(struct mc_meta_kv *kv, const char *key) {
     return status;
 }
 
+/* The service itself refuses a second value for an address. It cannot replace one by another at
+ * once: of two engines that take over the same dead one's name the slower meets the faster's. */
+static enum mc_status http_claim(struct mc_meta_kv *kv, const char *key, struct mc_str old,
+                                 struct mc_str value) {
+    enum mc_status status = http_put(kv, key, value, true);
+    if (status == MC_ERR_REJECTED && old.ptr != NULL) {
+        status = http_remove(kv, key);
+        if (status == MC_OK || status == MC_ERR_NOT_FOUND) {
+            status = http_put(kv, key, value, true);
+        }
+    }
+    return status == MC_ERR_REJECTED ? MC_ERR_EXISTS : status;
+}
+
 const struct mc_meta_kv_ops mc_meta_http_ops = {
-    .scheme = "http",
+    .schemes = {"http://", "https://"},
     .open = http_open,
     .close = http_close,
     .put = http_put,
+    .claim = http_claim,
     .get = http_get,
     .remove = http_remove,
 };

@@ -2,9 +2,9 @@
  * meta: where engines find each other.
  *
  * Two ways lead to a peer's segment descriptor. P2P: the segment's name is the peer's handshake
- * address, and the peer is asked. A metadata store (HTTP; others by adding a file and a line in
- * store.c): descriptor and handshake address are published under the segment's name. In both cases
- * the peer answers notifications and probes on its handshake address.
+ * address, and the peer is asked. A metadata store (HTTP, etcd, Redis; others by adding a file and
+ * a line in store.c): descriptor and handshake address are published under the segment's name. In
+ * both cases the peer answers notifications and probes on its handshake address.
  *
  * Owns the handshake listener and the store's connection. May call base, io, wire, rpc. Formats:
  * docs/meta.md.
@@ -89,27 +89,45 @@ MC_MUST_USE enum mc_status mc_handshake_probe(const char *host, uint16_t port,
 /* ---- store ---- */
 
 /* A key-value service that holds descriptors. Blocking calls from any thread; each ends within a
- * few seconds. */
+ * few seconds. Statuses beside those named: MC_ERR_UNREACHABLE, MC_ERR_TIMEOUT, MC_ERR_CLOSED (no
+ * endpoint answers), MC_ERR_PROTOCOL (an answer that cannot be read), MC_ERR_REJECTED (password,
+ * database, rights, room), MC_ERR_LIMIT (the value is too large). Whoever returns them has logged
+ * the service's words. */
 struct mc_meta_kv;
 struct mc_meta_kv_ops {
-    const char *scheme; /* "http://": connection strings that begin so are this one's */
-    enum mc_status (*open)(const char *connection, struct mc_meta_kv **out);
+    const char *schemes[3]; /* "http://": connection strings that begin so are this one's */
+    /* `lease_s`: how long a leased record outlives its last renewal. */
+    enum mc_status (*open)(const char *connection, uint32_t lease_s, struct mc_meta_kv **out);
+    /* Ends the leases that the service knows by itself. */
     void (*close)(struct mc_meta_kv *kv);
-    /* MC_ERR_REJECTED */
-    enum mc_status (*put)(struct mc_meta_kv *kv, const char *key, struct mc_str value);
+    /* Whatever was there before; leased, or for ever. */
+    enum mc_status (*put)(struct mc_meta_kv *kv, const char *key, struct mc_str value, bool leased);
+    /* Writes (leased) where there is nothing, `value` already, or `old`: MC_ERR_EXISTS otherwise.
+     */
+    enum mc_status (*claim)(struct mc_meta_kv *kv, const char *key, struct mc_str old,
+                            struct mc_str value);
     /* MC_ERR_NOT_FOUND */
     enum mc_status (*get)(struct mc_meta_kv *kv, const char *key, struct mc_buf *value);
     /* MC_ERR_NOT_FOUND */
     enum mc_status (*remove)(struct mc_meta_kv *kv, const char *key);
+    /* Of leased records. MC_ERR_NOT_FOUND when one of them is gone. NULL: this service has no
+     * leases. */
+    enum mc_status (*renew)(struct mc_meta_kv *kv, const char *const *keys, size_t count);
 };
 struct mc_meta_kv {
     const struct mc_meta_kv_ops *ops;
 };
+/* The value as upstream writes it into etcd and Redis: with a newline behind it. */
+void mc_meta_value_line(struct mc_buf *out, struct mc_str value);
 extern const struct mc_meta_kv_ops mc_meta_http_ops;
+extern const struct mc_meta_kv_ops mc_meta_etcd_ops;
+extern const struct mc_meta_kv_ops mc_meta_redis_ops;
 
 /* The way to peers that a connection string names. */
 struct mc_meta;
-/* "P2PHANDSHAKE" or a store's string. MC_NOT_SUPPORTED for stores this build has no file for. */
+/* "P2PHANDSHAKE", "http://host:port/metadata", "etcd://host:port[,...]", "redis://host:port[,...]";
+ * bare host:port[,...] is etcd. Connects to nothing yet. MC_NOT_SUPPORTED for other strings,
+ * MC_ERR_BAD_ADDRESS for endpoints that cannot be parsed. */
 MC_MUST_USE enum mc_status mc_meta_open(const char *connection,
                                         const struct mc_handshake_limits *limits,
                                         struct mc_meta **out);
@@ -122,11 +140,22 @@ const struct mc_handshake_limits *mc_meta_limits(const struct mc_meta *meta);
  * Nothing to do for P2P. */
 MC_MUST_USE enum mc_status mc_meta_publish_address(struct mc_meta *meta, const char *name,
                                                    const char *host, uint16_t port);
+/* The descriptor of an engine, which goes with the engine. */
 MC_MUST_USE enum mc_status mc_meta_publish_descriptor(struct mc_meta *meta, const char *name,
                                                       struct mc_str descriptor);
-/* MC_OK, MC_ERR_NOT_FOUND when the address or the descriptor is missing, else the store's error. */
-MC_MUST_USE enum mc_status mc_meta_is_published(struct mc_meta *meta, const char *name);
-void mc_meta_withdraw(struct mc_meta *meta, const char *name);
+/* One that stays until it is withdrawn: of a segment that is no engine's. */
+MC_MUST_USE enum mc_status mc_meta_publish_lasting(struct mc_meta *meta, const char *name,
+                                                   struct mc_str descriptor);
+/* Prolongs the life of an engine's two records and looks whether they are there: MC_OK,
+ * MC_ERR_NOT_FOUND when one is missing, MC_ERR_EXISTS when the name is another engine's by now,
+ * else the store's error. */
+MC_MUST_USE enum mc_status mc_meta_renew(struct mc_meta *meta, const char *name, const char *host,
+                                         uint16_t port);
+/* How often mc_meta_renew() is to be called: a third of the lease, 5 s at most. */
+uint32_t mc_meta_renew_period_ms(const struct mc_meta *meta);
+/* Removes the engine's records, unless the name is another engine's by now. */
+void mc_meta_withdraw(struct mc_meta *meta, const char *name, const char *host, uint16_t port);
+void mc_meta_withdraw_lasting(struct mc_meta *meta, const char *name);
 
 /* What a store holds under a segment's name, whoever wrote it; of segments that are no engine's and
  * have no address. MC_SEGMENT_NOT_FOUND, MC_NOT_SUPPORTED with P2P. */

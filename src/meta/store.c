@@ -3,27 +3,48 @@
  *
  * mooncake/[<cluster>/]ram/<name> holds the descriptor (a name with a slash in it is the key
  * itself, behind the prefix); mooncake/[<cluster>/]rpc_meta/<name> holds {"ip_or_host_name",
- * "rpc_port"}. The address entry is what makes a name taken: the services refuse to overwrite it
- * with another value, so an entry left by a dead engine is removed only after that engine failed to
- * answer a probe.
+ * "rpc_port"}. The address entry is what makes a name taken: it is written only where there is none
+ * (claim), and one that a dead engine left is replaced only after that engine failed to answer a
+ * probe, and only if it is still the same.
  */
 #include <jansson.h>
 #include <stdio.h>
 
+#include "base/env.h"
 #include "base/log.h"
 #include "io/io.h"
+#include "meta/endpoints.h"
 #include "meta/meta.h"
 
-#define KEY_MAX          640
-#define PROBE_TIMEOUT_MS 1000
+#define KEY_MAX             640
+#define PROBE_TIMEOUT_MS    1000
+#define LEASE_DEFAULT_S     30
+#define RENEW_PERIOD_MAX_MS 5000
 
-static const struct mc_meta_kv_ops *const kv_table[] = {&mc_meta_http_ops};
+static const struct mc_meta_kv_ops *const kv_table[] = {&mc_meta_http_ops, &mc_meta_etcd_ops,
+                                                        &mc_meta_redis_ops};
 
 struct mc_meta {
     struct mc_handshake_limits limits;
     char prefix[128];
+    uint32_t lease_s;
     struct mc_meta_kv *kv; /* NULL = P2P */
 };
+
+/* Whose connection string this is, or NULL. host:port without a scheme is etcd. */
+static const struct mc_meta_kv_ops *find_ops(const char *connection) {
+    struct mc_meta_endpoints endpoints;
+    for (size_t i = 0; i < MC_ARRAY_LEN(kv_table); i++) {
+        for (const char *const *scheme = kv_table[i]->schemes; *scheme != NULL; scheme++) {
+            if (strncmp(connection, *scheme, strlen(*scheme)) == 0) {
+                return kv_table[i];
+            }
+        }
+    }
+    bool bare = strstr(connection, "://") == NULL &&
+                mc_meta_endpoints_parse(connection, 0, &endpoints) == MC_OK;
+    return bare ? &mc_meta_etcd_ops : NULL;
+}
 
 enum mc_status mc_meta_open(const char *connection, const struct mc_handshake_limits *limits,
                             struct mc_meta **out) {
@@ -43,19 +64,20 @@ enum mc_status mc_meta_open(const char *connection, const struct mc_handshake_li
         *out = meta;
         return MC_OK;
     }
-    for (size_t i = 0; i < MC_ARRAY_LEN(kv_table); i++) {
-        if (strncmp(connection, kv_table[i]->scheme, strlen(kv_table[i]->scheme)) == 0) {
-            status = kv_table[i]->open(connection, &meta->kv);
-            if (status != MC_OK) {
-                goto fail;
-            }
-            *out = meta;
-            return MC_OK;
-        }
+    const struct mc_meta_kv_ops *ops = find_ops(connection);
+    if (ops == NULL) {
+        mc_error("metadata service not supported connection=\"%s\" supported=\"P2PHANDSHAKE, "
+                 "http://host:port/metadata, etcd://host:port[,...], redis://host:port[,...]\"",
+                 connection);
+        goto fail;
     }
-    mc_error("metadata service not supported connection=\"%s\" supported=\"P2PHANDSHAKE, "
-             "http://host:port/metadata\"",
-             connection);
+    meta->lease_s = (uint32_t)mc_env_u64("MC_METADATA_LEASE_SECONDS", 2, 86400, LEASE_DEFAULT_S);
+    status = ops->open(connection, meta->lease_s, &meta->kv);
+    if (status != MC_OK) {
+        goto fail;
+    }
+    *out = meta;
+    return MC_OK;
 fail:
     free(meta);
     return status;
@@ -118,28 +140,57 @@ static enum mc_status get_address(struct mc_meta *meta, const char *name, char h
     return status;
 }
 
+void mc_meta_value_line(struct mc_buf *out, struct mc_str value) {
+    mc_buf_append(out, value.ptr, value.len);
+    mc_buf_putc(out, '\n');
+}
+
+/* Equal but for the newlines behind what a service holds. */
+static bool trimmed_eq(struct mc_str held, struct mc_str ours) {
+    while (held.len > 0 && held.ptr[held.len - 1] == '\n') {
+        held.len--;
+    }
+    return mc_str_eq(held, ours);
+}
+
 /* ---- publishing ---- */
+
+static char *address_text(const char *host, uint16_t port) {
+    json_t *json = json_pack("{s:s, s:i}", "ip_or_host_name", host, "rpc_port", (int)port);
+    char *text = json == NULL ? NULL : json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    return text;
+}
 
 /* The service holds another address under our name: ours if nobody answers there. */
 static enum mc_status take_over_address(struct mc_meta *meta, const char *name, const char *key,
                                         struct mc_str value) {
     char host[256];
     uint16_t port = 0;
-    enum mc_status found = get_address(meta, name, host, &port);
-    if (found == MC_OK) {
+    struct mc_buf held = {0};
+    enum mc_status status = meta->kv->ops->get(meta->kv, key, &held);
+    struct mc_str old = {held.data, held.len};
+    if (status == MC_ERR_NOT_FOUND) { /* gone meanwhile */
+        old = (struct mc_str){NULL, 0};
+    } else if (status != MC_OK || trimmed_eq(old, value)) {
+        goto out;
+    } else if (parse_address(old, host, &port) == MC_OK) {
         uint64_t deadline = mc_now_ns(mc_clock_system()) + PROBE_TIMEOUT_MS * MC_MS;
         if (mc_handshake_probe(host, port, &meta->limits, deadline) == MC_OK) {
             mc_error("the segment name is taken name=%s by=%s:%u", name, host, (unsigned)port);
-            return MC_ERR_EXISTS;
+            status = MC_ERR_EXISTS;
+            goto out;
         }
         mc_info("replacing the address of an engine that does not answer name=%s was=%s:%u", name,
                 host, (unsigned)port);
     }
-    enum mc_status removed = meta->kv->ops->remove(meta->kv, key);
-    if (removed != MC_OK && removed != MC_ERR_NOT_FOUND) {
-        return removed;
+    status = meta->kv->ops->claim(meta->kv, key, old, value);
+    if (status == MC_ERR_EXISTS) {
+        mc_error("the segment name was taken by another engine at the same time name=%s", name);
     }
-    return meta->kv->ops->put(meta->kv, key, value);
+out:
+    mc_buf_free(&held);
+    return status;
 }
 
 enum mc_status mc_meta_publish_address(struct mc_meta *meta, const char *name, const char *host,
@@ -149,40 +200,68 @@ enum mc_status mc_meta_publish_address(struct mc_meta *meta, const char *name, c
     }
     char key[KEY_MAX];
     address_key(meta, name, key);
-    json_t *json = json_pack("{s:s, s:i}", "ip_or_host_name", host, "rpc_port", (int)port);
-    if (json == NULL) {
+    char *text = address_text(host, port);
+    if (text == NULL) {
         return MC_INVALID_PARAMS;
     }
-    char *text = json_dumps(json, JSON_COMPACT);
-    json_decref(json);
-    enum mc_status status = meta->kv->ops->put(meta->kv, key, mc_str_from(text));
-    if (status == MC_ERR_REJECTED) {
+    enum mc_status status =
+        meta->kv->ops->claim(meta->kv, key, (struct mc_str){NULL, 0}, mc_str_from(text));
+    if (status == MC_ERR_EXISTS) {
         status = take_over_address(meta, name, key, mc_str_from(text));
     }
     free(text);
     return status;
 }
 
-enum mc_status mc_meta_publish_descriptor(struct mc_meta *meta, const char *name,
-                                          struct mc_str descriptor) {
+static enum mc_status publish(struct mc_meta *meta, const char *name, struct mc_str descriptor,
+                              bool leased) {
     if (meta->kv == NULL) {
         return MC_OK;
     }
     char key[KEY_MAX];
     descriptor_key(meta, name, key);
-    return meta->kv->ops->put(meta->kv, key, descriptor);
+    return meta->kv->ops->put(meta->kv, key, descriptor, leased);
 }
 
-enum mc_status mc_meta_is_published(struct mc_meta *meta, const char *name) {
+enum mc_status mc_meta_publish_descriptor(struct mc_meta *meta, const char *name,
+                                          struct mc_str descriptor) {
+    return publish(meta, name, descriptor, true);
+}
+
+enum mc_status mc_meta_publish_lasting(struct mc_meta *meta, const char *name,
+                                       struct mc_str descriptor) {
+    return publish(meta, name, descriptor, false);
+}
+
+/* Is the address under this name ours? MC_ERR_EXISTS when it is another's. */
+static enum mc_status check_address(struct mc_meta *meta, const char *name, const char *host,
+                                    uint16_t port) {
+    char held_host[256];
+    uint16_t held_port;
+    MC_TRY(get_address(meta, name, held_host, &held_port));
+    return held_port == port && strcmp(held_host, host) == 0 ? MC_OK : MC_ERR_EXISTS;
+}
+
+uint32_t mc_meta_renew_period_ms(const struct mc_meta *meta) {
+    return (uint32_t)mc_min_u64(RENEW_PERIOD_MAX_MS, meta->lease_s * 1000ull / 3);
+}
+
+enum mc_status mc_meta_renew(struct mc_meta *meta, const char *name, const char *host,
+                             uint16_t port) {
     if (meta->kv == NULL) {
         return MC_OK;
     }
-    char key[KEY_MAX], host[256];
-    uint16_t port;
+    char address[KEY_MAX], descriptor[KEY_MAX];
+    const char *const keys[] = {address, descriptor};
     struct mc_buf value = {0};
-    MC_TRY(get_address(meta, name, host, &port));
-    descriptor_key(meta, name, key);
-    enum mc_status status = meta->kv->ops->get(meta->kv, key, &value);
+    address_key(meta, name, address);
+    descriptor_key(meta, name, descriptor);
+    /* First whose it is: another engine's record is not to be kept alive. */
+    MC_TRY(check_address(meta, name, host, port));
+    if (meta->kv->ops->renew != NULL) {
+        MC_TRY(meta->kv->ops->renew(meta->kv, keys, MC_ARRAY_LEN(keys)));
+    }
+    enum mc_status status = meta->kv->ops->get(meta->kv, descriptor, &value);
     mc_buf_free(&value);
     return status;
 }
@@ -194,15 +273,29 @@ static void withdraw_key(struct mc_meta *meta, const char *key) {
     }
 }
 
-void mc_meta_withdraw(struct mc_meta *meta, const char *name) {
+void mc_meta_withdraw(struct mc_meta *meta, const char *name, const char *host, uint16_t port) {
     if (meta->kv == NULL) {
         return;
     }
     char key[KEY_MAX];
-    descriptor_key(meta, name, key);
-    withdraw_key(meta, key);
-    address_key(meta, name, key);
-    withdraw_key(meta, key);
+    enum mc_status status = check_address(meta, name, host, port);
+    if (status != MC_OK && status != MC_ERR_NOT_FOUND) {
+        mc_warn("metadata entries are not removed name=%s status=%s", name, mc_status_name(status));
+        return;
+    }
+    mc_meta_withdraw_lasting(meta, name);
+    if (status == MC_OK) {
+        address_key(meta, name, key);
+        withdraw_key(meta, key);
+    }
+}
+
+void mc_meta_withdraw_lasting(struct mc_meta *meta, const char *name) {
+    char key[KEY_MAX];
+    if (meta->kv != NULL) {
+        descriptor_key(meta, name, key);
+        withdraw_key(meta, key);
+    }
 }
 
 /* ---- finding ---- */

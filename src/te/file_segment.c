@@ -171,8 +171,7 @@ MC_PUBLIC enum mc_status mc_segment_publish_files(struct mc_engine *engine, cons
     enum mc_status status = take_files(files, count, &parts);
     if (status == MC_OK) {
         mc_file_segment_encode(name, engine->name, &parts, &json);
-        status =
-            mc_meta_publish_descriptor(engine->meta, name, (struct mc_str){json.data, json.len});
+        status = mc_meta_publish_lasting(engine->meta, name, (struct mc_str){json.data, json.len});
     }
     mc_file_parts_free(&parts);
     mc_buf_free(&json);
@@ -186,6 +185,6 @@ MC_PUBLIC enum mc_status mc_segment_withdraw_files(struct mc_engine *engine, con
     if (mc_meta_is_p2p(engine->meta)) {
         return MC_NOT_SUPPORTED;
     }
-    mc_meta_withdraw(engine->meta, name);
+    mc_meta_withdraw_lasting(engine->meta, name);
     return MC_OK;
 }

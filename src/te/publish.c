@@ -2,14 +2,13 @@
  * What the metadata service knows of this engine: published at the start, after each change of
  * memory, and again when the service has lost it. A service that restarts empty would otherwise
  * hide every engine that registered before; so each engine looks for its own entry every few
- * seconds and puts it back. With P2P there is no service and nothing here does anything.
+ * seconds, prolongs its lease where the service has leases, and puts it back where it is gone. With
+ * P2P there is no service and nothing here does anything.
  */
 #include <unistd.h>
 
 #include "base/log.h"
 #include "te/internal.h"
-
-#define LOOK_EVERY_NS (5 * MC_SEC)
 
 enum mc_status mc_publish_memory(struct mc_engine *engine) {
     if (mc_meta_is_p2p(engine->meta) ||
@@ -27,11 +26,13 @@ enum mc_status mc_publish_memory(struct mc_engine *engine) {
 }
 
 static void put_back(struct mc_engine *engine) {
-    if (mc_meta_is_published(engine->meta, engine->name) != MC_ERR_NOT_FOUND) {
+    enum mc_status status =
+        mc_meta_renew(engine->meta, engine->name, engine->host, engine->rpc_port);
+    if (status != MC_ERR_NOT_FOUND && status != MC_ERR_EXISTS) {
         return; /* there, or the service does not answer: later */
     }
-    enum mc_status status =
-        mc_meta_publish_address(engine->meta, engine->name, engine->host, engine->rpc_port);
+    /* Another's: perhaps one that came while we could not be reached, and went. */
+    status = mc_meta_publish_address(engine->meta, engine->name, engine->host, engine->rpc_port);
     if (status == MC_OK) {
         status = mc_publish_memory(engine);
     }
@@ -49,18 +50,21 @@ static void run_look(struct mc_job *job) {
     atomic_store_explicit(&engine->publish_busy, false, memory_order_release);
 }
 
+static uint64_t next_look(const struct mc_engine *engine) {
+    return mc_now_ns(mc_clock_system()) + mc_meta_renew_period_ms(engine->meta) * MC_MS;
+}
+
 static void on_timer(struct mc_timer *timer) {
     struct mc_engine *engine = mc_container_of(timer, struct mc_engine, publish_timer);
     if (!atomic_exchange_explicit(&engine->publish_busy, true, memory_order_acq_rel)) {
         mc_workers_submit(engine->workers, &engine->publish_job);
     }
-    mc_timer_start(engine->reactors[0], timer, mc_now_ns(mc_clock_system()) + LOOK_EVERY_NS);
+    mc_timer_start(engine->reactors[0], timer, next_look(engine));
 }
 
 static void start_timer(void *arg) {
     struct mc_engine *engine = arg;
-    mc_timer_start(engine->reactors[0], &engine->publish_timer,
-                   mc_now_ns(mc_clock_system()) + LOOK_EVERY_NS);
+    mc_timer_start(engine->reactors[0], &engine->publish_timer, next_look(engine));
 }
 
 static void stop_timer(void *arg) {
@@ -88,7 +92,7 @@ enum mc_status mc_publish_start(struct mc_engine *engine) {
     MC_TRY(mc_meta_publish_address(engine->meta, engine->name, engine->host, engine->rpc_port));
     enum mc_status status = mc_publish_memory(engine);
     if (status != MC_OK) {
-        mc_meta_withdraw(engine->meta, engine->name);
+        mc_meta_withdraw(engine->meta, engine->name, engine->host, engine->rpc_port);
         return status;
     }
     mc_reactor_call(engine->reactors[0], start_timer, engine);
@@ -104,5 +108,5 @@ void mc_publish_stop(struct mc_engine *engine) {
     while (atomic_load_explicit(&engine->publish_busy, memory_order_acquire)) {
         usleep(1000); /* a look is under way; it ends within the service's time-outs */
     }
-    mc_meta_withdraw(engine->meta, engine->name);
+    mc_meta_withdraw(engine->meta, engine->name, engine->host, engine->rpc_port);
 }

@@ -1,0 +1,154 @@
+/* See services.h. Ports lie below the ephemeral range, so that while a service is away no outgoing
+ * connection takes its port. */
+#include "support/services.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "io/http.h"
+#include "support/support.h"
+
+#define READY_TRIES 1000 /* of 10 ms */
+
+static const char *program_of(enum mc_test_service_kind kind) {
+    static const char *const ETCD[] = {"/usr/bin/etcd", "/usr/local/bin/etcd", NULL};
+    static const char *const REDIS[] = {"/usr/bin/redis-server", "/usr/local/bin/redis-server",
+                                        NULL};
+    const char *const *at = kind == MC_TEST_ETCD ? ETCD : REDIS;
+    while (*at != NULL && access(*at, X_OK) != 0) {
+        at++;
+    }
+    return *at;
+}
+
+void mc_test_service_need(enum mc_test_service_kind kind) {
+    if (program_of(kind) == NULL) {
+        printf("skipped: %s is not installed (tools/setup does that)\n",
+               kind == MC_TEST_ETCD ? "etcd" : "redis-server");
+        exit(77);
+    }
+}
+
+static bool answers(uint16_t port, const char *send_text, const char *expected) {
+    char got[64] = {0};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool good = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+                (send_text == NULL ||
+                 (send(fd, send_text, strlen(send_text), MSG_NOSIGNAL) > 0 &&
+                  recv(fd, got, sizeof(got) - 1, 0) > 0 && strstr(got, expected) != NULL));
+    close(fd);
+    return good;
+}
+
+static uint16_t free_port(void) {
+    struct mc_rng rng;
+    mc_rng_seed_system(&rng);
+    for (;;) {
+        uint16_t port = (uint16_t)(17100 + mc_rng_below(&rng, 13900));
+        struct sockaddr_in address = {.sin_family = AF_INET,
+                                      .sin_port = htons(port),
+                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool free_now = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+        close(fd);
+        if (free_now) {
+            return port;
+        }
+    }
+}
+
+static void exec_etcd(const struct mc_test_service *s) {
+    char client[64], peer[64], cluster[96];
+    snprintf(client, sizeof(client), "http://127.0.0.1:%u", s->port);
+    snprintf(peer, sizeof(peer), "http://127.0.0.1:%u", s->peer_port);
+    snprintf(cluster, sizeof(cluster), "test=%s", peer);
+    execl(program_of(MC_TEST_ETCD), "etcd", "--name", "test", "--data-dir", s->directory,
+          "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls",
+          peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster,
+          "--unsafe-no-fsync", "--heartbeat-interval", "20", "--election-timeout", "200",
+          (char *)NULL);
+}
+
+static void exec_redis(const struct mc_test_service *s) {
+    const char *argv[24] = {"redis-server", "--bind",     "127.0.0.1", "--save", "",
+                            "--dir",        s->directory, "--port"};
+    char port[8];
+    size_t count = 8;
+    snprintf(port, sizeof(port), "%u", s->port);
+    argv[count++] = port;
+    for (size_t i = 0; s->arguments[i] != NULL; i++) {
+        argv[count++] = s->arguments[i];
+    }
+    execv(program_of(MC_TEST_REDIS), (char **)(uintptr_t)argv);
+}
+
+static bool ready(const struct mc_test_service *s) {
+    return s->kind == MC_TEST_ETCD
+               ? answers(s->port, "GET /health HTTP/1.0\r\n\r\n", "200")
+               : answers(s->port, "PING\r\n", ""); /* -NOAUTH is an answer too */
+}
+
+void mc_test_service_run(struct mc_test_service *s) {
+    assert_int_equal(s->pid, 0);
+    s->pid = fork();
+    assert_true(s->pid >= 0);
+    if (s->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int null_fd = open("/dev/null", O_RDWR);
+        dup2(null_fd, 0);
+        dup2(null_fd, 1);
+        dup2(null_fd, 2);
+        s->kind == MC_TEST_ETCD ? exec_etcd(s) : exec_redis(s);
+        _exit(127);
+    }
+    for (int i = 0; i < READY_TRIES && !ready(s); i++) {
+        assert_int_equal(waitpid(s->pid, NULL, WNOHANG), 0);
+        usleep(10000);
+    }
+    assert_true(ready(s));
+}
+
+void mc_test_service_start(struct mc_test_service *s, enum mc_test_service_kind kind) {
+    s->kind = kind;
+    s->pid = 0;
+    s->port = free_port();
+    s->peer_port = free_port();
+    snprintf(s->directory, sizeof(s->directory), "/tmp/mooncake-test-XXXXXX");
+    assert_non_null(mkdtemp(s->directory));
+    snprintf(s->url, sizeof(s->url), "%s://127.0.0.1:%u", kind == MC_TEST_ETCD ? "etcd" : "redis",
+             s->port);
+    mc_test_service_run(s);
+}
+
+void mc_test_service_kill(struct mc_test_service *s) {
+    if (s->pid > 0) {
+        kill(s->pid, SIGKILL);
+        waitpid(s->pid, NULL, 0);
+        s->pid = 0;
+    }
+}
+
+static int remove_one(const char *path, const struct stat *stat, int flag, struct FTW *walk) {
+    return walk->level == 0 ? 0 : remove(path);
+}
+
+void mc_test_service_forget(struct mc_test_service *s) {
+    assert_int_equal(s->pid, 0);
+    nftw(s->directory, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+void mc_test_service_stop(struct mc_test_service *s) {
+    mc_test_service_kill(s);
+    mc_test_service_forget(s);
+    rmdir(s->directory);
+}
