@@ -17,6 +17,10 @@ def run(peers, side):
     if side == "ours":
         python, env = sys.executable, dict(os.environ, PYTHONPATH=os.path.join(peers.build, "python"))
         env["MC_LOG_LEVEL"] = "ERROR"
+        try:  # The REST service needs aiohttp, which upstream's environment has.
+            env["MC_CONTRACT_SITE"] = os.path.dirname(interop.wheel(peers.build, interop.NEWEST).package)
+        except interop.Skip:
+            pass
     else:
         installed = interop.wheel(peers.build, interop.NEWEST)
         python, env = installed.python, dict(installed.env)
