@@ -68,7 +68,8 @@ MC_PUBLIC int submitTransferWithNotify(transfer_engine_t engine, batch_id_t batc
         return te_code(MC_INVALID_PARAMS);
     }
     enum mc_status status = MC_INVALID_PARAMS;
-    if (entries != NULL && count > 0) {
+    /* One that stayed behind from a submit that failed would be sent by the next. */
+    if (entries != NULL && count > 0 && count <= MC_BATCH_MAX - b->tasks) {
         status = mc_batch_notify(b->batch, entries[0].target_id, notify_msg.name, notify_msg.msg);
     }
     if (status == MC_OK) {

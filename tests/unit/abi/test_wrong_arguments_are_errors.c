@@ -3,6 +3,7 @@
  * not exist, ids that are stale or invented. Each is the error of the header, and nothing crashes.
  */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "compat/tent/transfer_engine.h"
 #include "compat/transfer_engine_c.h"
@@ -278,6 +279,30 @@ static void test_tent_configurations_that_cannot_be(void **state) {
     assert_null(tent_create_engine());
 }
 
+/* A submit that was refused leaves no notification behind. */
+static void test_tent_notifications(tent_engine_t e, tent_request_t *r) {
+    tent_notifi_info notes;
+    tent_batch_id_t batch = tent_allocate_batch(e, 4);
+    r[0].transport_hint = TRANSPORT_MNNVL;
+    assert_int_equal(tent_submit_notif(e, batch, r, 1, "refused", "m"), -1);
+    assert_int_equal(tent_submit_notif(e, batch, r, 0, "refused", "m"), -1);
+    assert_int_equal(tent_submit_notif(e, batch, r, SIZE_MAX, "refused", "m"), -1);
+    r[0].transport_hint = TRANSPORT_UNSPEC;
+    assert_int_equal(tent_submit_notif(e, batch, r, 1, NULL, "m"), -1);
+    assert_int_equal(tent_submit_notif(e, batch, r, 1, "n", "m"), 0);
+    tent_status_t status = {STATUS_PENDING, 0};
+    for (int i = 0; i < 5000 && status.status == STATUS_PENDING; i++) {
+        assert_int_equal(tent_overall_status(e, batch, &status), 0);
+        usleep(1000);
+    }
+    assert_int_equal(status.status, STATUS_COMPLETED);
+    assert_int_equal(tent_recv_notifs(e, &notes), 0);
+    assert_int_equal(notes.num_records, 1);
+    assert_string_equal(notes.records[0].name, "n");
+    tent_free_notifs(&notes);
+    assert_int_equal(tent_free_batch(e, batch), 0);
+}
+
 static void test_tent(void **state) {
     static const char path[] = "/tmp/mc_test_tent_config.json";
     char text[64];
@@ -338,6 +363,7 @@ static void test_tent(void **state) {
     assert_int_equal(notes.num_records, 0); /* one task failed: nothing was sent */
     assert_int_equal(tent_free_batch(e, batch), 0);
     assert_int_equal(tent_free_batch(e, batch), -1);
+    test_tent_notifications(e, r);
     assert_int_equal(tent_unregister_memory(e, memory, 4096), 0);
     tent_destroy_engine(e);
 }
