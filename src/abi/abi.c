@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+
 #define GRACE_MS 1 /* a task's end is seen shortly before its batch's */
 
 /* ---- life ---- */
@@ -24,12 +26,17 @@ struct abi_engine *abi_engine_wrap(struct mc_engine *engine) {
     return e;
 }
 
+static void batch_free(struct abi_batch *b) {
+    pthread_mutex_destroy(&b->submitting);
+    free(b);
+}
+
 void abi_engine_destroy(struct abi_engine *e) {
     mc_engine_destroy(e->engine);
     for (uint32_t i = 0; i < e->batch_slots; i++) {
         if (e->batches[i] != NULL) {
             (void)!mc_batch_free(e->batches[i]->batch); /* ended with the engine */
-            free(e->batches[i]);
+            batch_free(e->batches[i]);
         }
     }
     free(e->batches);
@@ -87,9 +94,10 @@ uint64_t abi_batch_new(struct abi_engine *e, size_t capacity) {
         free(b);
         return 0;
     }
+    pthread_mutex_init(&b->submitting, NULL);
     if (!insert(e, b)) {
         (void)!mc_batch_free(b->batch);
-        free(b);
+        batch_free(b);
         return 0;
     }
     return b->id;
@@ -145,20 +153,48 @@ enum mc_status abi_batch_free(struct abi_engine *e, uint64_t id) {
     }
     pthread_mutex_unlock(&e->lock);
     if (status == MC_OK) {
-        free(b);
+        batch_free(b);
     }
+    return status;
+}
+
+static enum mc_status submit_locked(struct abi_batch *b, const struct mc_transfer_request *requests,
+                                    size_t count, const char *name, const char *message) {
+    if (count > MC_BATCH_MAX - b->tasks) {
+        return MC_ERR_LIMIT;
+    }
+    if (name != NULL) {
+        MC_TRY(mc_batch_notify(b->batch, requests[0].segment, name, message));
+        b->notifies = true;
+    }
+    enum mc_status status = mc_batch_submit(b->batch, requests, count, MC_WAIT_FOREVER);
+    b->tasks += status == MC_OK ? count : 0;
+    return status;
+}
+
+enum mc_status abi_batch_submit(struct abi_batch *b, const struct mc_transfer_request *requests,
+                                size_t count, const char *name, const char *message) {
+    pthread_mutex_lock(&b->submitting);
+    enum mc_status status = submit_locked(b, requests, count, name, message);
+    pthread_mutex_unlock(&b->submitting);
     return status;
 }
 
 enum mc_status abi_batch_task(struct abi_batch *b, size_t task, struct mc_transfer_status *status) {
     enum mc_status found = mc_batch_task(b->batch, task, status);
-    if (found != MC_OK || !b->notifies || status->state != MC_TRANSFER_COMPLETED) {
+    if (found != MC_OK || status->state != MC_TRANSFER_COMPLETED) {
         return found;
+    }
+    pthread_mutex_lock(&b->submitting);
+    bool notifies = b->notifies, last = b->tasks == task + 1;
+    pthread_mutex_unlock(&b->submitting);
+    if (!notifies) {
+        return MC_OK;
     }
     enum mc_status ended = mc_batch_wait(b->batch, 0);
     if (ended == MC_ERR_TIMEOUT) {
         status->state = MC_TRANSFER_PENDING;
-    } else if (ended != MC_OK && b->tasks == task + 1) { /* somebody must learn of it */
+    } else if (ended != MC_OK && last) { /* somebody must learn of it */
         status->state = MC_TRANSFER_FAILED;
         status->error = ended;
     }

@@ -28,8 +28,9 @@ struct abi_batch {
     struct mc_batch *batch;
     unsigned users; /* abi_engine.lock */
     bool freeing;   /* abi_engine.lock */
-    bool notifies;  /* a notification belongs to its end; set by its submitter */
-    size_t tasks;   /* submitted */
+    pthread_mutex_t submitting;
+    bool notifies; /* a notification belongs to its end; under `submitting` */
+    size_t tasks;  /* submitted; under `submitting` */
 };
 
 struct abi_engine {
@@ -57,6 +58,12 @@ uint64_t abi_batch_new(struct abi_engine *e, size_t capacity);
 /* The batch with one user more, or NULL; abi_batch_put takes the user back. */
 struct abi_batch *abi_batch_get(struct abi_engine *e, uint64_t id);
 void abi_batch_put(struct abi_engine *e, struct abi_batch *b);
+/* Submits; when name is not NULL, with a notification to the first request's segment. What is
+ * refused leaves nothing behind. Threads that submit to one batch at once, which the interfaces
+ * forbid and only a stale id should bring about, wait for each other. */
+MC_MUST_USE enum mc_status abi_batch_submit(struct abi_batch *b,
+                                            const struct mc_transfer_request *requests,
+                                            size_t count, const char *name, const char *message);
 /* MC_TASK_NOT_FOUND, MC_ERR_BUSY. */
 MC_MUST_USE enum mc_status abi_batch_free(struct abi_engine *e, uint64_t id);
 /* As mc_batch_task, but of a batch with a notification no task has completed before it arrived, and

@@ -69,11 +69,10 @@ static enum mc_status convert(struct abi_engine *e, const tent_request_t *from,
     return MC_OK;
 }
 
-/* The requests as ours; to be freed by the caller when this is MC_OK. */
-static enum mc_status convert_all(struct abi_engine *e, const struct abi_batch *b,
-                                  const tent_request_t *entries, size_t count,
-                                  struct mc_transfer_request **out) {
-    if ((entries == NULL && count > 0) || count > MC_BATCH_MAX - b->tasks) {
+static enum mc_status submit(struct abi_engine *e, struct abi_batch *b,
+                             const tent_request_t *entries, size_t count, const char *name,
+                             const char *message) {
+    if ((entries == NULL && count > 0) || count > MC_BATCH_MAX) {
         return MC_INVALID_PARAMS;
     }
     struct mc_transfer_request *requests = malloc((count + 1) * sizeof(*requests));
@@ -81,18 +80,9 @@ static enum mc_status convert_all(struct abi_engine *e, const struct abi_batch *
     for (size_t i = 0; status == MC_OK && i < count; i++) {
         status = convert(e, &entries[i], &requests[i]);
     }
-    if (status != MC_OK) {
-        free(requests);
-        return status;
+    if (status == MC_OK) {
+        status = abi_batch_submit(b, requests, count, name, message);
     }
-    *out = requests;
-    return MC_OK;
-}
-
-static enum mc_status post(struct abi_batch *b, struct mc_transfer_request *requests,
-                           size_t count) {
-    enum mc_status status = mc_batch_submit(b->batch, requests, count, MC_WAIT_FOREVER);
-    b->tasks += status == MC_OK ? count : 0;
     free(requests);
     return status;
 }
@@ -100,42 +90,22 @@ static enum mc_status post(struct abi_batch *b, struct mc_transfer_request *requ
 MC_PUBLIC int tent_submit(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries,
                           size_t count) {
     enum mc_status status = MC_INVALID_PARAMS;
-    struct mc_transfer_request *requests;
     struct abi_batch *b = engine == NULL ? NULL : abi_batch_get(engine, batch_id);
     if (b != NULL) {
-        status = convert_all(engine, b, entries, count, &requests);
-        status = status == MC_OK ? post(b, requests, count) : status;
+        status = submit(engine, b, entries, count, NULL, NULL);
         abi_batch_put(engine, b);
     }
     return tent_result("tent_submit", status);
-}
-
-/* The notification is set once all else is known to be good: one that stayed behind from a submit
- * that failed would be sent by the next. */
-static enum mc_status submit_notif(struct abi_engine *e, struct abi_batch *b,
-                                   const tent_request_t *entries, size_t count, const char *name,
-                                   const char *message) {
-    struct mc_transfer_request *requests;
-    if (count == 0) {
-        return MC_INVALID_PARAMS;
-    }
-    MC_TRY(convert_all(e, b, entries, count, &requests));
-    enum mc_status status = mc_batch_notify(b->batch, requests[0].segment, name, message);
-    if (status != MC_OK) {
-        free(requests);
-        return status;
-    }
-    b->notifies = true;
-    return post(b, requests, count);
 }
 
 MC_PUBLIC int tent_submit_notif(tent_engine_t engine, tent_batch_id_t batch_id,
                                 tent_request_t *entries, size_t count, const char *name,
                                 const char *message) {
     enum mc_status status = MC_INVALID_PARAMS;
-    struct abi_batch *b = engine == NULL ? NULL : abi_batch_get(engine, batch_id);
+    bool usable = engine != NULL && count > 0 && name != NULL && message != NULL;
+    struct abi_batch *b = usable ? abi_batch_get(engine, batch_id) : NULL;
     if (b != NULL) {
-        status = submit_notif(engine, b, entries, count, name, message);
+        status = submit(engine, b, entries, count, name, message);
         abi_batch_put(engine, b);
     }
     return tent_result("tent_submit_notif", status);

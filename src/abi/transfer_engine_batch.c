@@ -25,8 +25,11 @@ MC_PUBLIC int freeBatchID(transfer_engine_t engine, batch_id_t batch_id) {
 }
 
 static enum mc_status submit(struct abi_batch *b, const struct transfer_request *entries,
-                             size_t count) {
-    if (count > MC_BATCH_MAX - b->tasks) {
+                             size_t count, const char *name, const char *message) {
+    if (entries == NULL && count > 0) {
+        return MC_INVALID_PARAMS;
+    }
+    if (count > MC_BATCH_MAX) {
         return MC_ERR_LIMIT;
     }
     struct mc_transfer_request *requests = malloc((count + 1) * sizeof(*requests));
@@ -42,8 +45,7 @@ static enum mc_status submit(struct abi_batch *b, const struct transfer_request 
             .length = entries[i].length,
         };
     }
-    enum mc_status status = mc_batch_submit(b->batch, requests, count, MC_WAIT_FOREVER);
-    b->tasks += status == MC_OK ? count : 0;
+    enum mc_status status = abi_batch_submit(b, requests, count, name, message);
     free(requests);
     return status;
 }
@@ -54,8 +56,7 @@ MC_PUBLIC int submitTransfer(transfer_engine_t engine, batch_id_t batch_id,
     if (b == NULL) {
         return te_code(MC_INVALID_PARAMS);
     }
-    enum mc_status status =
-        entries == NULL && count > 0 ? MC_INVALID_PARAMS : submit(b, entries, count);
+    enum mc_status status = submit(b, entries, count, NULL, NULL);
     abi_batch_put(engine, b);
     return te_code(status);
 }
@@ -63,19 +64,12 @@ MC_PUBLIC int submitTransfer(transfer_engine_t engine, batch_id_t batch_id,
 MC_PUBLIC int submitTransferWithNotify(transfer_engine_t engine, batch_id_t batch_id,
                                        struct transfer_request *entries, size_t count,
                                        notify_msg_t notify_msg) {
-    struct abi_batch *b = engine == NULL ? NULL : abi_batch_get(engine, batch_id);
+    bool usable = engine != NULL && count > 0 && notify_msg.name != NULL && notify_msg.msg != NULL;
+    struct abi_batch *b = usable ? abi_batch_get(engine, batch_id) : NULL;
     if (b == NULL) {
         return te_code(MC_INVALID_PARAMS);
     }
-    enum mc_status status = MC_INVALID_PARAMS;
-    /* One that stayed behind from a submit that failed would be sent by the next. */
-    if (entries != NULL && count > 0 && count <= MC_BATCH_MAX - b->tasks) {
-        status = mc_batch_notify(b->batch, entries[0].target_id, notify_msg.name, notify_msg.msg);
-    }
-    if (status == MC_OK) {
-        b->notifies = true;
-        status = submit(b, entries, count);
-    }
+    enum mc_status status = submit(b, entries, count, notify_msg.name, notify_msg.msg);
     abi_batch_put(engine, b);
     return te_code(status);
 }

@@ -1,7 +1,9 @@
 /*
  * Upstream's two engine interfaces, called wrongly: NULL in each place, names and numbers that do
  * not exist, ids that are stale or invented. Each is the error of the header, and nothing crashes.
+ * MC_TEST_THREADS
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -181,6 +183,44 @@ static void test_many_batches(void **state) {
         assert_int_equal(freeBatchID(engine, ids[i]), 0);
         assert_int_equal(getTransferStatus(engine, ids[i], 0, &status), 1);
     }
+}
+
+struct sharer {
+    batch_id_t batch;
+    char *target; /* its own 8 bytes */
+};
+
+static void *submit_and_look(void *arg) {
+    const struct sharer *s = arg;
+    struct transfer_request r = {OPCODE_WRITE, s->target + 4096, LOCAL_SEGMENT,
+                                 (uintptr_t)s->target, 8};
+    struct transfer_status status;
+    for (int i = 0; i < 2000; i++) {
+        assert_int_equal(submitTransfer(engine, s->batch, &r, 1), 0);
+        assert_int_equal(getTransferStatus(engine, s->batch, (size_t)i, &status), 0);
+    }
+    return NULL;
+}
+
+/* Forbidden, and what a stale id does; it may cost time but neither a hang nor a lost task. */
+static void test_threads_that_share_a_batch(void **state) {
+    pthread_t threads[4];
+    struct sharer sharers[MC_ARRAY_LEN(threads)];
+    struct transfer_status status;
+    assert_int_equal(registerLocalMemory(engine, memory, sizeof(memory), "*", 1), 0);
+    batch_id_t batch = allocateBatchID(engine, 16);
+    for (size_t i = 0; i < MC_ARRAY_LEN(threads); i++) {
+        sharers[i] = (struct sharer){batch, memory + 64 * i};
+        assert_int_equal(pthread_create(&threads[i], NULL, submit_and_look, &sharers[i]), 0);
+    }
+    for (size_t i = 0; i < MC_ARRAY_LEN(threads); i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    }
+    assert_int_equal(getTransferStatus(engine, batch, 7999, &status), 0);
+    assert_int_equal(status.status, STATUS_COMPLETED);
+    assert_int_not_equal(getTransferStatus(engine, batch, 8000, &status), 0);
+    assert_int_equal(freeBatchID(engine, batch), 0);
+    assert_int_equal(unregisterLocalMemory(engine, memory), 0);
 }
 
 static void test_questions(void **state) {
@@ -376,6 +416,7 @@ int main(void) {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_many_batches),
+        cmocka_unit_test(test_threads_that_share_a_batch),
         cmocka_unit_test(test_questions),
         cmocka_unit_test(test_tent_without_an_engine),
         cmocka_unit_test(test_tent_configurations_that_cannot_be),
