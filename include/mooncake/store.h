@@ -67,8 +67,11 @@ struct mc_store_options {
      * Default NULL, or MC_TLS_CA, MC_TLS_CERT, MC_TLS_KEY. The data path is not encrypted. */
     const char *tls_ca, *tls_cert, *tls_key;
     struct mc_engine *engine; /* use this engine (not owned) or NULL to make one */
-    bool disable_shm;         /* measure or force TCP */
-    bool disable_local_copy;  /* MC_STORE_MEMCPY=0 */
+    /* "host:port" of a `mooncake_client` (or `mooncake node --port`) of this host, whose work this
+     * store then is: see "a store by way of a node" below. NULL (default) = a store of its own. */
+    const char *real_client;
+    bool disable_shm;        /* measure or force TCP */
+    bool disable_local_copy; /* MC_STORE_MEMCPY=0 */
 };
 void mc_store_options_init(struct mc_store_options *options); /* defaults, then the environment */
 
@@ -281,6 +284,31 @@ void mc_store_view_release(struct mc_store *s, struct mc_store_view *view);
  * move any memory without staging. MC_INVALID_PARAMS: overlaps a registered buffer, or is none. */
 MC_MUST_USE enum mc_status mc_store_register_buffer(struct mc_store *s, void *addr, size_t length);
 MC_MUST_USE enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *addr);
+
+/* ---- a store by way of a node ---- */
+
+/* With options.real_client, many processes of a host share one node: this store has no engine and
+ * no connection to the master, only memory that the node maps (descriptors travel over a unix
+ * socket, so node and store are in one network namespace; either may be upstream's). Of the other
+ * options only timeout_ms and local_buffer_bytes count: twice that much memory is shared, and used
+ * as far as it is touched.
+ *
+ * Values in memory of mc_shared_alloc that is registered with this store are moved without a copy;
+ * others are copied through the shared buffer, or when a put finds no room there, sent in the
+ * request (up to 128 MiB). A value of unknown size is read through the other half, and is
+ * MC_INVALID_PARAMS when it does not fit. Ranges are always copied.
+ *
+ * When the node ends, calls are MC_RPC_FAIL; when it is back (also another process at the same
+ * port), the memory is registered again within two seconds, at the same addresses. After
+ * MC_RPC_TIMEOUT or MC_RPC_FAIL the node may still write the memory that a get named.
+ * Not there (MC_UNAVAILABLE_IN_CURRENT_MODE): sessions, mounting, replicas, views, and
+ * mc_store_clear_replicas clears nothing. */
+
+/* Zeroed memory that a node can map, of whole pages of a memfd sealed against shrinking; NULL when
+ * there is none. mc_store_register_buffer of such a store takes only this, whole (else
+ * MC_INTERNAL_ERROR, as upstream). */
+void *mc_shared_alloc(size_t size);
+bool mc_shared_free(void *memory); /* false: not of mc_shared_alloc */
 
 /* ---- lending more memory ---- */
 

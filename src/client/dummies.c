@@ -23,10 +23,8 @@
 #include "io/io.h"
 #include "wire/dummy_ipc.h"
 
-#define SWEEP_MS       1000
-#define REQUEST_NS     (1 * MC_SEC) /* a dummy that sends slower is hung up on: others wait */
-#define BLOCK_ALIGN    64
-#define FIRST_CAPACITY 64
+#define SWEEP_MS   1000
+#define REQUEST_NS (1 * MC_SEC) /* a dummy that sends slower is hung up on: others wait */
 
 static uint64_t now_ns(void) {
     return mc_now_ns(mc_clock_system());
@@ -57,7 +55,7 @@ static void dummy_put_locked(struct mc_dummies *ds, struct mc_dummy *d) {
     if (d->pidfd >= 0) {
         close(d->pidfd);
     }
-    free(d->blocks);
+    mc_blocks_free(&d->blocks);
     free(d);
 }
 
@@ -209,7 +207,7 @@ enum mc_status mc_dummy_unmap(struct mc_dummy_call *call, uint64_t base) {
         struct mc_dummy_mapping *m = d->mappings[i];
         d->mappings[i] = d->mappings[--d->mapping_count];
         if (m->local) {
-            d->block_count = 0;
+            mc_blocks_free(&d->blocks);
         }
         mapping_put_locked(call->dummies, m);
         status = MC_OK;
@@ -229,31 +227,6 @@ static struct mc_dummy_mapping *local_mapping(const struct mc_dummy *d) {
     return NULL;
 }
 
-/* First fit: where the gap is, and behind how many blocks. */
-static bool find_gap(const struct mc_dummy *d, uint64_t total, uint64_t size, uint64_t *offset,
-                     size_t *index) {
-    *offset = 0;
-    for (*index = 0; *index < d->block_count; (*index)++) {
-        const struct mc_dummy_block *b = &d->blocks[*index];
-        if (b->offset - *offset >= size) {
-            return true;
-        }
-        *offset = b->offset + b->size;
-    }
-    return *offset <= total && total - *offset >= size;
-}
-
-static void insert_block(struct mc_dummy *d, size_t index, struct mc_dummy_block block) {
-    if (d->block_count == d->block_capacity) {
-        d->block_capacity = d->block_capacity > 0 ? 2 * d->block_capacity : FIRST_CAPACITY;
-        d->blocks = mc_realloc(d->blocks, d->block_capacity * sizeof(*d->blocks));
-    }
-    memmove(&d->blocks[index + 1], &d->blocks[index],
-            (d->block_count - index) * sizeof(*d->blocks));
-    d->blocks[index] = block;
-    d->block_count++;
-}
-
 enum mc_status mc_dummy_block_take(struct mc_dummy_call *call, uint64_t size, uint64_t *address,
                                    void **here) {
     struct mc_dummy *d = call->dummy;
@@ -264,17 +237,14 @@ enum mc_status mc_dummy_block_take(struct mc_dummy_call *call, uint64_t size, ui
     pthread_mutex_lock(&call->dummies->lock);
     struct mc_dummy_mapping *m = local_mapping(d);
     uint64_t offset = 0;
-    size_t index = 0;
-    if (m != NULL && size <= m->size && d->block_count < MC_DUMMY_BLOCKS_MAX) {
-        uint64_t rounded = (size + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
-        void *place = find_gap(d, m->size, rounded, &offset, &index)
-                          ? translate_locked(call, m->base + offset, size)
-                          : NULL;
+    if (m != NULL && mc_blocks_take(&d->blocks, m->size, size, &offset)) {
+        void *place = translate_locked(call, m->base + offset, size);
         if (place != NULL) {
-            insert_block(d, index, (struct mc_dummy_block){offset, rounded});
             *address = m->base + offset;
             *here = place;
             status = MC_OK;
+        } else { /* the call holds as many mappings as it can */
+            mc_blocks_give(&d->blocks, offset);
         }
     }
     pthread_mutex_unlock(&call->dummies->lock);
@@ -289,18 +259,7 @@ enum mc_status mc_dummy_block_give(struct mc_dummy_call *call, uint64_t address)
     }
     pthread_mutex_lock(&call->dummies->lock);
     struct mc_dummy_mapping *m = local_mapping(d);
-    size_t low = 0, high = m != NULL && address >= m->base ? d->block_count : 0;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (d->blocks[middle].offset < address - m->base) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    if (m != NULL && low < d->block_count && d->blocks[low].offset == address - m->base) {
-        d->block_count--;
-        memmove(&d->blocks[low], &d->blocks[low + 1], (d->block_count - low) * sizeof(*d->blocks));
+    if (m != NULL && address >= m->base && mc_blocks_give(&d->blocks, address - m->base)) {
         status = MC_OK;
     }
     pthread_mutex_unlock(&call->dummies->lock);
@@ -370,7 +329,9 @@ static const char *add_mapping(struct mc_dummies *ds, const struct mc_dummy_regi
     }
     if (why == NULL) {
         if (replaces) {
-            d->block_count = d->mappings[at]->local ? 0 : d->block_count;
+            if (d->mappings[at]->local) {
+                mc_blocks_free(&d->blocks);
+            }
             mapping_put_locked(ds, d->mappings[at]);
         } else {
             d->mapping_count++;

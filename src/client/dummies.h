@@ -22,7 +22,6 @@
 #define MC_DUMMIES_MAX        1024
 #define MC_DUMMY_MAPPINGS_MAX 256          /* of one dummy */
 #define MC_DUMMY_BYTES_MAX    (1ull << 44) /* mapped, of all dummies together */
-#define MC_DUMMY_BLOCKS_MAX   65536        /* of one dummy, lent to it and not released */
 #define MC_DUMMY_TTL_MS       10000
 
 struct mc_dummies;

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/metrics.h"
+#include "client/blocks.h"
 #include "client/dummies.h"
 
 struct mc_dummy_mapping {
@@ -13,10 +14,6 @@ struct mc_dummy_mapping {
     char *here;
     bool local;    /* blocks are lent out of it */
     unsigned refs; /* the dummy's, while it has it, and one of each call that uses it */
-};
-
-struct mc_dummy_block {
-    uint64_t offset, size; /* in the local mapping */
 };
 
 struct mc_dummy {
@@ -28,8 +25,7 @@ struct mc_dummy {
     bool gone;      /* out of the list; freed by the last user */
     struct mc_dummy_mapping *mappings[MC_DUMMY_MAPPINGS_MAX];
     size_t mapping_count;
-    struct mc_dummy_block *blocks; /* sorted */
-    size_t block_count, block_capacity;
+    struct mc_blocks blocks; /* of the local mapping */
 };
 
 struct mc_dummies {

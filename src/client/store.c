@@ -12,6 +12,11 @@ static void observe(struct mc_histogram *histogram, uint64_t begin_ns) {
     mc_histogram_observe(histogram, (mc_now_ns(mc_clock_system()) - begin_ns) / 1000);
 }
 
+/* What a node does not do for others. */
+static enum mc_status own(const struct mc_store *s) {
+    return s->dummy == NULL ? MC_OK : MC_UNAVAILABLE_IN_CURRENT_MODE;
+}
+
 /* Moving bytes needs an engine; asking and removing does not. */
 static enum mc_status check(const struct mc_store *s) {
     return s->engine != NULL ? MC_OK : MC_UNAVAILABLE_IN_CURRENT_MODE;
@@ -28,6 +33,9 @@ MC_PUBLIC struct mc_engine *mc_store_engine(struct mc_store *store) {
 }
 
 MC_PUBLIC enum mc_status mc_store_health(struct mc_store *store) {
+    if (store->dummy != NULL) {
+        return mc_dummy_client_health(store->dummy);
+    }
     return atomic_load_explicit(&store->healthy, memory_order_relaxed) ? MC_OK : MC_RPC_FAIL;
 }
 
@@ -45,22 +53,29 @@ MC_PUBLIC char *mc_store_metrics(struct mc_store *s) {
 
 /* ---- put ---- */
 
+static enum mc_status put_items(struct mc_store *s, struct mc_store_item *items, size_t count,
+                                const struct mc_replicate_config *config, bool upsert) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_put(s->dummy, items, count, config, upsert);
+    }
+    MC_TRY(check(s));
+    return mc_ops_put(s->ops, items, count, config, upsert);
+}
+
 static enum mc_status put_one(struct mc_store *s, const char *key, const void *value, size_t length,
                               const struct mc_replicate_config *config, bool upsert) {
-    MC_TRY(check(s));
     uint64_t begin = mc_now_ns(mc_clock_system());
     struct mc_slice slice = {(void *)(uintptr_t)value, length}; /* only read */
     struct mc_store_item item = {.key = key, .slices = &slice, .slice_count = 1};
-    MC_TRY(mc_ops_put(s->ops, &item, 1, config, upsert));
+    MC_TRY(put_items(s, &item, 1, config, upsert));
     observe(&s->latency.put, begin);
     return item.status;
 }
 
 static enum mc_status put_many(struct mc_store *s, struct mc_store_item *items, size_t count,
                                const struct mc_replicate_config *config, bool upsert) {
-    MC_TRY(check(s));
     uint64_t begin = mc_now_ns(mc_clock_system());
-    MC_TRY(mc_ops_put(s->ops, items, count, config, upsert));
+    MC_TRY(put_items(s, items, count, config, upsert));
     observe(&s->latency.put_batch, begin);
     return MC_OK;
 }
@@ -89,13 +104,20 @@ MC_PUBLIC enum mc_status mc_store_upsert_batch(struct mc_store *s, struct mc_sto
 
 /* ---- get ---- */
 
+static enum mc_status get_items(struct mc_store *s, struct mc_store_item *items, size_t count) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_get(s->dummy, items, count);
+    }
+    MC_TRY(check(s));
+    return mc_ops_get(s->ops, items, count);
+}
+
 MC_PUBLIC enum mc_status mc_store_get(struct mc_store *s, const char *key, void *buffer,
                                       size_t capacity, size_t *length) {
-    MC_TRY(check(s));
     uint64_t begin = mc_now_ns(mc_clock_system());
     struct mc_slice slice = {buffer, capacity};
     struct mc_store_item item = {.key = key, .slices = &slice, .slice_count = 1};
-    MC_TRY(mc_ops_get(s->ops, &item, 1));
+    MC_TRY(get_items(s, &item, 1));
     if (item.status == MC_OK || item.status == MC_BUFFER_OVERFLOW) {
         *length = item.length;
     }
@@ -105,9 +127,8 @@ MC_PUBLIC enum mc_status mc_store_get(struct mc_store *s, const char *key, void 
 
 MC_PUBLIC enum mc_status mc_store_get_batch(struct mc_store *s, struct mc_store_item *items,
                                             size_t count) {
-    MC_TRY(check(s));
     uint64_t begin = mc_now_ns(mc_clock_system());
-    MC_TRY(mc_ops_get(s->ops, items, count));
+    MC_TRY(get_items(s, items, count));
     observe(&s->latency.get_batch, begin);
     return MC_OK;
 }
@@ -117,7 +138,8 @@ MC_PUBLIC enum mc_status mc_store_get_batch(struct mc_store *s, struct mc_store_
 MC_PUBLIC enum mc_status mc_store_exist_batch(struct mc_store *s, const char *const *keys,
                                               size_t count, bool *exists, enum mc_status *results) {
     uint64_t begin = mc_now_ns(mc_clock_system());
-    MC_TRY(mc_ops_exist(s->ops, keys, count, exists, results));
+    MC_TRY(s->dummy != NULL ? mc_dummy_client_exist(s->dummy, keys, count, exists, results)
+                            : mc_ops_exist(s->ops, keys, count, exists, results));
     observe(&s->latency.exist, begin);
     return MC_OK;
 }
@@ -129,32 +151,45 @@ MC_PUBLIC enum mc_status mc_store_exist(struct mc_store *s, const char *key, boo
 }
 
 MC_PUBLIC enum mc_status mc_store_size(struct mc_store *s, const char *key, uint64_t *length) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_size(s->dummy, key, length);
+    }
     return mc_ops_size(s->ops, key, length);
 }
 
 MC_PUBLIC enum mc_status mc_store_remove_batch(struct mc_store *s, const char *const *keys,
                                                size_t count, bool force, enum mc_status *results) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_remove(s->dummy, keys, count, force, results);
+    }
     return mc_ops_remove(s->ops, keys, count, force, results);
 }
 
 MC_PUBLIC enum mc_status mc_store_remove(struct mc_store *s, const char *key, bool force) {
     enum mc_status status;
-    MC_TRY(mc_ops_remove(s->ops, &key, 1, force, &status));
+    MC_TRY(mc_store_remove_batch(s, &key, 1, force, &status));
     return status;
 }
 
 MC_PUBLIC enum mc_status mc_store_remove_regex(struct mc_store *s, const char *pattern, bool force,
                                                uint64_t *removed) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_remove_regex(s->dummy, pattern, force, removed);
+    }
     return mc_ops_remove_regex(s->ops, pattern, force, removed);
 }
 
 MC_PUBLIC enum mc_status mc_store_remove_all(struct mc_store *s, bool force, uint64_t *removed) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_remove_all(s->dummy, force, removed);
+    }
     return mc_ops_remove_all(s->ops, force, removed);
 }
 
 MC_PUBLIC enum mc_status mc_store_replicas(struct mc_store *s, const char *key,
                                            struct mc_replica_info *replicas, size_t capacity,
                                            size_t *count) {
+    MC_TRY(own(s));
     return mc_ops_replicas(s->ops, key, replicas, capacity, count);
 }
 
@@ -162,6 +197,9 @@ MC_PUBLIC enum mc_status mc_store_replicas(struct mc_store *s, const char *key,
 
 MC_PUBLIC enum mc_status mc_store_get_ranges(struct mc_store *s, struct mc_store_range_item *items,
                                              size_t count) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_get_ranges(s->dummy, items, count);
+    }
     MC_TRY(check(s));
     uint64_t begin = mc_now_ns(mc_clock_system());
     MC_TRY(mc_ops_get_ranges(s->ops, items, count));
@@ -185,11 +223,13 @@ mc_store_put_session_write(struct mc_store *s, struct mc_store_range_item *items
 
 MC_PUBLIC enum mc_status mc_store_put_session_end(struct mc_store *s, const char *const *keys,
                                                   size_t count, enum mc_status *results) {
+    MC_TRY(own(s));
     return mc_ops_put_session_end(s->ops, keys, count, results);
 }
 
 MC_PUBLIC enum mc_status mc_store_put_session_revoke(struct mc_store *s, const char *const *keys,
                                                      size_t count, enum mc_status *results) {
+    MC_TRY(own(s));
     return mc_ops_put_session_revoke(s->ops, keys, count, results);
 }
 
@@ -207,12 +247,16 @@ mc_store_get_session_read(struct mc_store *s, struct mc_store_range_item *items,
 
 MC_PUBLIC enum mc_status mc_store_get_session_end(struct mc_store *s, const char *const *keys,
                                                   size_t count) {
+    MC_TRY(own(s));
     return mc_ops_get_session_end(s->ops, keys, count);
 }
 
 MC_PUBLIC enum mc_status mc_store_copy(struct mc_store *s, const char *key,
                                        const char *const *targets, size_t target_count,
                                        struct mc_store_task_id *task) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_copy(s->dummy, key, targets, target_count, task);
+    }
     struct mc_uuid id;
     MC_TRY(mc_ops_copy(s->ops, key, targets, target_count, &id));
     *task = (struct mc_store_task_id){id.hi, id.lo};
@@ -221,6 +265,9 @@ MC_PUBLIC enum mc_status mc_store_copy(struct mc_store *s, const char *key,
 
 MC_PUBLIC enum mc_status mc_store_move(struct mc_store *s, const char *key, const char *source,
                                        const char *target, struct mc_store_task_id *task) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_move(s->dummy, key, source, target, task);
+    }
     struct mc_uuid id;
     MC_TRY(mc_ops_move(s->ops, key, source, target, &id));
     *task = (struct mc_store_task_id){id.hi, id.lo};
@@ -229,11 +276,18 @@ MC_PUBLIC enum mc_status mc_store_move(struct mc_store *s, const char *key, cons
 
 MC_PUBLIC enum mc_status mc_store_task(struct mc_store *s, struct mc_store_task_id id,
                                        struct mc_store_task *task) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_task(s->dummy, id, task);
+    }
     return mc_ops_task(s->ops, (struct mc_uuid){id.hi, id.lo}, task);
 }
 
 MC_PUBLIC enum mc_status mc_store_clear_replicas(struct mc_store *s, const char *const *keys,
                                                  size_t count, const char *segment, bool *cleared) {
+    if (s->dummy != NULL) {
+        memset(cleared, 0, count * sizeof(*cleared));
+        return MC_OK;
+    }
     return mc_ops_clear_replicas(s->ops, keys, count, segment, cleared);
 }
 
@@ -274,11 +328,17 @@ static enum mc_status buffer_status(enum mc_status status) {
 }
 
 MC_PUBLIC enum mc_status mc_store_register_buffer(struct mc_store *s, void *addr, size_t length) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_register(s->dummy, addr, length);
+    }
     MC_TRY(check(s));
     return buffer_status(mc_memory_register(s->engine, addr, length, "*", MC_MEMORY_LOCAL_ONLY));
 }
 
 MC_PUBLIC enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *addr) {
+    if (s->dummy != NULL) {
+        return mc_dummy_client_unregister(s->dummy, addr);
+    }
     MC_TRY(check(s));
     return buffer_status(mc_memory_unregister(s->engine, addr));
 }

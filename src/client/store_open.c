@@ -46,6 +46,13 @@ MC_PUBLIC void mc_store_options_init(struct mc_store_options *options) {
 }
 
 static enum mc_status check_options(const struct mc_store_options *o) {
+    if (o->real_client != NULL && (o->timeout_ms == 0 || o->engine != NULL)) {
+        mc_error("a store by way of a node needs a timeout and takes no engine");
+        return MC_INVALID_PARAMS;
+    }
+    if (o->real_client != NULL) {
+        return MC_OK;
+    }
     if (o->master == NULL || o->metadata == NULL || o->protocol == NULL || o->tenant == NULL ||
         o->timeout_ms == 0) {
         mc_error("a store needs a master, metadata, protocol, tenant and timeout");
@@ -325,7 +332,8 @@ static struct mc_store *store_create(const struct mc_store_options *o) {
     store->name_fd = -1;
     store->view_due_ns = MC_NO_DEADLINE;
     store->metrics = mc_metrics_create();
-    snprintf(store->protocol, sizeof(store->protocol), "%s", o->protocol);
+    snprintf(store->protocol, sizeof(store->protocol), "%s",
+             o->protocol != NULL ? o->protocol : "");
     mc_rng_seed_system(&store->rng);
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->segments_lock, NULL);
@@ -339,6 +347,9 @@ static struct mc_store *store_create(const struct mc_store_options *o) {
 }
 
 static enum mc_status open_steps(struct mc_store *store, const struct mc_store_options *o) {
+    if (o->real_client != NULL) {
+        return mc_dummy_client_open(o, store->metrics, &store->dummy);
+    }
     uint32_t connect_ms =
         (uint32_t)mc_env_u64("MC_RPC_CONNECT_TIMEOUT_MS", 1, 3600000, RPC_CONNECT_TIMEOUT_MS);
     MC_TRY(mc_rpc_client_create(o->master, RPC_CONNECTIONS, connect_ms, &store->rpc));
@@ -365,6 +376,7 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
 /* Takes down whatever was made. */
 static void store_destroy(struct mc_store *store) {
     stop_threads(store);
+    mc_dummy_client_close(store->dummy);
     if (store->ops != NULL) {
         mc_ops_put_session_revoke_all(store->ops);
         mc_store_segments_unmount_all(store);

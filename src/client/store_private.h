@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/metrics.h"
+#include "client/dummy_client.h"
 #include "client/ops.h"
 #include "client/port_real.h"
 #include "io/io.h"
@@ -19,6 +20,8 @@ struct mc_store_latency { /* microseconds */
 };
 
 struct mc_store {
+    struct mc_dummy_client *dummy; /* a node does the work: nothing else of this is made but
+                                      metrics, latency and name */
     struct mc_rpc_client *rpc;
     struct mc_tls *tls;       /* of rpc; NULL = plain */
     struct mc_engine *engine; /* NULL with protocol "rpc_only" */
