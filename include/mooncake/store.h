@@ -293,10 +293,11 @@ MC_MUST_USE enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *
  * options only timeout_ms and local_buffer_bytes count: twice that much memory is shared, and used
  * as far as it is touched.
  *
- * Values in memory of mc_shared_alloc that is registered with this store are moved without a copy;
- * others are copied through the shared buffer, or when a put finds no room there, sent in the
- * request (up to 128 MiB). A value of unknown size is read through the other half, and is
- * MC_INVALID_PARAMS when it does not fit. Ranges are always copied.
+ * A slice without memory (NULL) makes its item MC_INVALID_PARAMS. Values in memory of
+ * mc_shared_alloc that is registered with this store are moved without a copy; others are copied
+ * through the shared buffer, or when a put finds no room there, sent in the request (up to 128
+ * MiB). A value of unknown size is read through the other half, and is MC_INVALID_PARAMS when it
+ * does not fit. Ranges are always copied.
  *
  * When the node ends, calls are MC_RPC_FAIL; when it is back (also another process at the same
  * port), the memory is registered again within two seconds, at the same addresses. After
@@ -309,6 +310,9 @@ MC_MUST_USE enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *
  * MC_INTERNAL_ERROR, as upstream). */
 void *mc_shared_alloc(size_t size);
 bool mc_shared_free(void *memory); /* false: not of mc_shared_alloc */
+/* Whether the node can reach these bytes where they are, as part of one registered piece. Always
+ * true of a store of its own. */
+bool mc_store_reaches(struct mc_store *s, const void *ptr, size_t length);
 
 /* ---- lending more memory ---- */
 

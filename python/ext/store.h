@@ -50,6 +50,9 @@ struct mpy_session {
     struct mc_store *store;
     struct mpy_pool *pool;
     uint64_t local_buffer_bytes;
+    void **shared; /* memory of alloc_from_mem_pool(), freed with the session */
+    size_t shared_count;
+    bool dummy;                /* a node does the work */
     struct mpy_engine *engine; /* given to setup(), kept while the store uses it */
     struct mpy_store *owner;   /* whose session it is; not a reference */
     unsigned refs;             /* guarded by the GIL, as the list of sessions is */
@@ -76,6 +79,9 @@ struct mpy_store {
 struct mpy_session *mpy_store_enter(PyObject *self);
 void mpy_store_leave(struct mpy_session *session);
 struct mpy_state *mpy_store_state(PyObject *self);
+/* A caller's address as memory; NULL, which the store refuses, when it is a dummy's and its node
+ * cannot reach it: such an address may be anything. */
+void *mpy_store_at(struct mpy_session *session, uint64_t address, uint64_t size);
 /* Opens the store with these options and hands it to the object, closing what it had. The code. */
 int mpy_store_open(PyObject *self, const struct mc_store_options *options,
                    struct mpy_engine *engine);

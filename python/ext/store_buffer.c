@@ -299,7 +299,6 @@ bool mpy_lent_add_type(PyObject *module) {
 struct allocation {
     struct allocation *next;
     void *memory;
-    size_t length;
 };
 
 struct allocator {
@@ -312,26 +311,10 @@ static void allocator_dealloc(PyObject *object) {
     while (self->allocations != NULL) {
         struct allocation *a = self->allocations;
         self->allocations = a->next;
-        munmap(a->memory, a->length);
+        mc_shared_free(a->memory);
         free(a);
     }
     mpy_free(object);
-}
-
-/* Memory that another process can map when it is given the descriptor. */
-static void *map_shared(size_t length) {
-    int fd = memfd_create("mooncake_shm", MFD_CLOEXEC);
-    if (fd < 0) {
-        return NULL;
-    }
-    void *memory = MAP_FAILED;
-    if (ftruncate(fd, (off_t)length) == 0) {
-        memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    }
-    int error = errno;
-    close(fd);
-    errno = error;
-    return memory != MAP_FAILED ? memory : NULL;
 }
 
 static PyObject *allocator_alloc(PyObject *object, PyObject *size) {
@@ -344,14 +327,14 @@ static PyObject *allocator_alloc(PyObject *object, PyObject *size) {
     if (a == NULL) {
         return NULL;
     }
-    errno = EINVAL;
-    a->memory = length > 0 && length <= (uint64_t)PTRDIFF_MAX ? map_shared((size_t)length) : NULL;
+    a->memory =
+        length > 0 && length <= (uint64_t)PTRDIFF_MAX ? mc_shared_alloc((size_t)length) : NULL;
     if (a->memory == NULL) {
-        PyErr_Format(PyExc_RuntimeError, "Failed to map shared memory: %s", strerror(errno));
+        PyErr_Format(PyExc_RuntimeError, "Failed to map shared memory of %llu bytes",
+                     (unsigned long long)length);
         free(a);
         return NULL;
     }
-    a->length = (size_t)length;
     a->next = self->allocations;
     self->allocations = a;
     return PyLong_FromVoidPtr(a->memory);
@@ -367,7 +350,7 @@ static PyObject *allocator_free(PyObject *object, PyObject *address) {
         struct allocation *a = *at;
         if ((uintptr_t)a->memory == wanted) {
             *at = a->next;
-            munmap(a->memory, a->length);
+            mc_shared_free(a->memory);
             free(a);
             return PyLong_FromLong(0);
         }

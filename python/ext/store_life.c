@@ -274,14 +274,44 @@ static PyObject *store_setup_dummy(PyObject *self, PyObject *const *args, Py_ssi
     static const char *const NAMES[] = {"mem_pool_size", "local_buffer_size", "server_address"};
     static const struct mpy_signature SIGNATURE = {"setup_dummy", NAMES, 3, 3, false};
     PyObject *v[MPY_MAX_ARGS];
-    uint64_t bytes = 0;
-    const char *address = "";
-    if (!mpy_args(&SIGNATURE, args, count, names, v) || !mpy_u64(v[0], NAMES[0], &bytes) ||
-        !mpy_u64(v[1], NAMES[1], &bytes) || !mpy_text(v[2], NAMES[2], &address) ||
-        !unsupported("setup_dummy")) {
+    uint64_t pool_bytes = 0; /* upstream's has no meaning either: memory is made when asked for */
+    struct mc_store_options options;
+    mc_store_options_init(&options);
+    if (!mpy_args(&SIGNATURE, args, count, names, v) || !mpy_u64(v[0], NAMES[0], &pool_bytes) ||
+        !mpy_u64(v[1], NAMES[1], &options.local_buffer_bytes) ||
+        !mpy_text(v[2], NAMES[2], &options.real_client)) {
         return NULL;
     }
-    return PyLong_FromLong(-1);
+    if (options.local_buffer_bytes > LARGEST_BUFFER) {
+        return PyLong_FromLong(-1);
+    }
+    return PyLong_FromLong(mpy_store_open(self, &options, NULL) == 0 ? 0 : -1);
+}
+
+static PyObject *store_alloc_from_mem_pool(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                                           PyObject *names) {
+    static const char *const NAMES[] = {"size"};
+    static const struct mpy_signature SIGNATURE = {"alloc_from_mem_pool", NAMES, 1, 1, false};
+    PyObject *v[MPY_MAX_ARGS];
+    uint64_t size = 0;
+    void *memory = NULL;
+    if (!mpy_args(&SIGNATURE, args, count, names, v) || !mpy_u64(v[0], NAMES[0], &size)) {
+        return NULL;
+    }
+    struct mpy_session *s = mpy_store_enter(self);
+    if (s == NULL) {
+        return PyLong_FromLong(0);
+    }
+    if (s->dummy && size > 0 && size <= (uint64_t)PTRDIFF_MAX) {
+        void **list = realloc(s->shared, (s->shared_count + 1) * sizeof(*list));
+        s->shared = list != NULL ? list : s->shared;
+        memory = list != NULL ? mc_shared_alloc((size_t)size) : NULL;
+        if (memory != NULL) {
+            s->shared[s->shared_count++] = memory;
+        }
+    }
+    mpy_store_leave(s);
+    return PyLong_FromVoidPtr(memory);
 }
 
 /* ---- the rest of a life ---- */
@@ -384,7 +414,13 @@ PyMethodDef mpy_store_life_methods[] = {
      "Returns 0; -600 for arguments that cannot be right; -1 when the store cannot start."},
     {"setup_dummy", MPY_METHOD(store_setup_dummy), MPY_FAST,
      "setup_dummy($self, mem_pool_size, local_buffer_size, server_address)\n--\n\n"
-     "A client by way of a mooncake_client process. Returns -1: not in this build."},
+     "A client by way of the mooncake_client process at server_address (host:port, of this host),\n"
+     "which has the engine and the memory; local_buffer_size bytes are shared with it for values\n"
+     "that are not in memory of alloc_from_mem_pool() or MooncakeHostMemAllocator. Returns 0 or "
+     "-1."},
+    {"alloc_from_mem_pool", MPY_METHOD(store_alloc_from_mem_pool), MPY_FAST,
+     "alloc_from_mem_pool($self, size)\n--\n\nThe address of shared memory of a dummy client, for "
+     "register_buffer(); it stays until close(). 0 for a client of its own."},
     {"init_all", MPY_METHOD(store_init_all), MPY_FAST,
      "init_all($self, protocol, device_name, mount_segment_size)\n--\n\nOlder form of setup()."},
     {"close", store_close, METH_NOARGS,

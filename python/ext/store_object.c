@@ -61,6 +61,10 @@ static void session_unref(struct mpy_session *session) {
     if (--session->refs > 0) {
         return;
     }
+    while (session->shared_count > 0) {
+        mc_shared_free(session->shared[--session->shared_count]);
+    }
+    free(session->shared);
     mpy_pool_unref(session->pool);
     mpy_gate_destroy(&session->gate);
     free(session);
@@ -107,6 +111,11 @@ void mpy_store_leave(struct mpy_session *session) {
     session_unref(session);
 }
 
+void *mpy_store_at(struct mpy_session *session, uint64_t address, uint64_t size) {
+    void *memory = (void *)(uintptr_t)address;
+    return mc_store_reaches(session->store, memory, (size_t)size) ? memory : NULL;
+}
+
 /* ---- opening and closing ---- */
 
 int mpy_store_close(PyObject *self) {
@@ -139,6 +148,7 @@ int mpy_store_open(PyObject *self, const struct mc_store_options *options,
         PyEval_RestoreThread(thread);
         return MC_INTERNAL_ERROR;
     }
+    session->dummy = options->real_client != NULL;
     struct mpy_session *other = object->session; /* of a setup() in another thread */
     object->session = session;
     if (other != NULL) {

@@ -235,7 +235,7 @@ static PyObject *store_get_into(PyObject *self, PyObject *const *args, Py_ssize_
         return NULL;
     }
     struct mpy_session *s = mpy_store_enter(self);
-    if (s == NULL || address == 0) {
+    if (s == NULL || mpy_store_at(s, address, size) == NULL) {
         if (s != NULL) {
             mpy_store_leave(s);
         }
@@ -261,7 +261,7 @@ static PyObject *get_slices(struct mpy_session *s, const struct mpy_strings *key
     }
     struct mc_slice *slices = (struct mc_slice *)(items + keys->count);
     for (size_t i = 0; i < total; i++) {
-        slices[i] = (struct mc_slice){(void *)(uintptr_t)pointers[i], (size_t)sizes[i]};
+        slices[i] = (struct mc_slice){mpy_store_at(s, pointers[i], sizes[i]), (size_t)sizes[i]};
     }
     for (size_t i = 0; i < keys->count; i++) {
         size_t begin = begins != NULL ? begins[i] : i;

@@ -257,9 +257,10 @@ static PyObject *get_ranges(PyObject *self, PyObject *const *args, Py_ssize_t co
     }
     struct mc_store_range *ranges = (struct mc_store_range *)(items + keys.count);
     for (size_t i = 0; i < total; i++) {
-        ranges[i] = (struct mc_store_range){.ptr = (void *)(uintptr_t)pointers.items[i],
-                                            .length = (size_t)sizes.items[i],
-                                            .offset = offsets.items[i]};
+        ranges[i] =
+            (struct mc_store_range){.ptr = mpy_store_at(s, pointers.items[i], sizes.items[i]),
+                                    .length = (size_t)sizes.items[i],
+                                    .offset = offsets.items[i]};
     }
     for (size_t i = 0; i < keys.count; i++) {
         items[i] = (struct mc_store_range_item){.key = keys.items[i],

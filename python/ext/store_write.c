@@ -292,6 +292,19 @@ static PyObject *store_upsert_batch(PyObject *self, PyObject *const *args, Py_ss
 
 /* ---- from an address ---- */
 
+/* Whether these are addresses that the store can read. */
+static bool reached(PyObject *self, const struct mc_slice *slices, size_t count) {
+    struct mpy_session *s = mpy_store_enter(self);
+    bool all = true;
+    for (size_t i = 0; s != NULL && i < count; i++) {
+        all = all && mpy_store_at(s, (uintptr_t)slices[i].ptr, slices[i].length) != NULL;
+    }
+    if (s != NULL) {
+        mpy_store_leave(s);
+    }
+    return all;
+}
+
 static PyObject *put_address(PyObject *self, PyObject *const *args, Py_ssize_t count,
                              PyObject *names, const char *function, bool upsert) {
     static const char *const NAMES[] = {"key", "buffer_ptr", "size", "config"};
@@ -308,7 +321,8 @@ static PyObject *put_address(PyObject *self, PyObject *const *args, Py_ssize_t c
     int code = refused(&config, 1, false);
     if (code == 0 && size > 0) { /* no bytes: success that stores nothing (as upstream) */
         struct mc_slice slice = {(void *)(uintptr_t)address, (size_t)size};
-        code = address != 0 ? put_one(self, key, &slice, 1, &config, upsert) : MC_INVALID_PARAMS;
+        code = reached(self, &slice, 1) ? put_one(self, key, &slice, 1, &config, upsert)
+                                        : MC_INVALID_PARAMS;
     }
     mpy_config_free(&config);
     return PyLong_FromLong(code);
@@ -353,7 +367,7 @@ static PyObject *store_put_from_with_metadata(PyObject *self, PyObject *const *a
         if (size > 0) {
             slices[n++] = (struct mc_slice){(void *)(uintptr_t)address, (size_t)size};
         }
-        code = -put_one(self, key, slices, n, &config, false);
+        code = reached(self, slices, n) ? -put_one(self, key, slices, n, &config, false) : -1;
     }
     mpy_config_free(&config);
     return PyLong_FromLong(code);
@@ -384,8 +398,8 @@ static PyObject *put_table(PyObject *self, const struct mpy_strings *keys,
     PyObject *result = NULL;
     if (work_create(&work, keys->count, pointers->begins[pointers->rows])) {
         for (size_t i = 0; i < pointers->begins[pointers->rows]; i++) {
-            work.slices[i] =
-                (struct mc_slice){(void *)(uintptr_t)pointers->items[i], (size_t)sizes->items[i]};
+            work.slices[i] = (struct mc_slice){mpy_store_at(s, pointers->items[i], sizes->items[i]),
+                                               (size_t)sizes->items[i]};
         }
         for (size_t i = 0; i < keys->count; i++) {
             size_t begin = pointers->begins[i];

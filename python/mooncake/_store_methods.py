@@ -30,11 +30,6 @@ def unmount_local_disk_segment(self, grace_period_seconds=0):
     return 0 if self.health_check() != 1 else -1
 
 
-def alloc_from_mem_pool(self, size):
-    """The address of shared memory of a dummy client; 0 for a client of its own."""
-    return 0
-
-
 def get_offload_rpc_read_count(self):
     """Reads that another client's disk served for this one."""
     return 0
@@ -51,7 +46,7 @@ def _get_pyclient_from_wrapper(wrapper):
     return None if get is None else get()
 
 
-_METHODS = (_get_pyclient_capsule, get_into_ranges, unmount_local_disk_segment, alloc_from_mem_pool, get_offload_rpc_read_count)
+_METHODS = (_get_pyclient_capsule, get_into_ranges, unmount_local_disk_segment, get_offload_rpc_read_count)
 
 
 def _install(module):

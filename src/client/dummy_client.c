@@ -64,7 +64,7 @@ void mc_dummy_rpc_end(struct mc_dummy_rpc *r) {
 
 /* ---- staging ---- */
 
-bool mc_dummy_is_shared(struct mc_dummy_client *d, const void *memory, uint64_t length) {
+bool mc_dummy_client_reaches(struct mc_dummy_client *d, const void *memory, uint64_t length) {
     bool found = false;
     pthread_mutex_lock(&d->lock);
     for (size_t i = 0; i < d->piece_count && !found; i++) {

@@ -26,6 +26,9 @@ MC_MUST_USE enum mc_status mc_dummy_client_register(struct mc_dummy_client *d, v
                                                     size_t size);
 MC_MUST_USE enum mc_status mc_dummy_client_unregister(struct mc_dummy_client *d, void *memory);
 
+/* Whether the node knows these bytes by address. */
+bool mc_dummy_client_reaches(struct mc_dummy_client *d, const void *memory, uint64_t length);
+
 /* As the calls of mooncake/store.h without `client_`. */
 MC_MUST_USE enum mc_status mc_dummy_client_put(struct mc_dummy_client *d,
                                                struct mc_store_item *items, size_t count,

@@ -29,9 +29,18 @@ static uint64_t sum_of(const struct mc_store_item *item) {
     return sum;
 }
 
+static bool has_memory(const struct mc_store_item *item) {
+    for (size_t i = 0; i < item->slice_count; i++) {
+        if (item->slices[i].ptr == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool all_shared(struct mc_dummy_client *d, const struct mc_store_item *item) {
     for (size_t i = 0; i < item->slice_count; i++) {
-        if (!mc_dummy_is_shared(d, item->slices[i].ptr, item->slices[i].length)) {
+        if (!mc_dummy_client_reaches(d, item->slices[i].ptr, item->slices[i].length)) {
             return false;
         }
     }
@@ -198,9 +207,9 @@ static void put_chunk(struct mc_dummy_client *d, struct mc_store_item *items, si
     struct way ways[CHUNK];
     for (size_t i = 0; i < count; i++) {
         ways[i] = (struct way){.road = ROAD_NONE};
-        items[i].status = !key_fits(items[i].key)  ? MC_INVALID_KEY
-                          : sum_of(&items[i]) == 0 ? MC_INVALID_PARAMS
-                                                   : MC_OK;
+        items[i].status = !key_fits(items[i].key)                            ? MC_INVALID_KEY
+                          : !has_memory(&items[i]) || sum_of(&items[i]) == 0 ? MC_INVALID_PARAMS
+                                                                             : MC_OK;
         if (items[i].status == MC_OK) {
             ways[i] = way_of(d, &items[i]);
         }
@@ -258,9 +267,42 @@ static void explain_failure(struct mc_dummy_client *d, struct mc_store_item *ite
     }
 }
 
-/* False when the answer is in doubt. */
+/* Whether the key's memory is one piece, and its RPC the one that takes a number a key. Of memory
+ * in several pieces upstream's node wants to know exactly how much the object fills. */
+static bool one_piece(const struct mc_store_item *item, const struct way *way) {
+    return way->road == ROAD_STAGED || item->slice_count == 1;
+}
+
+/* What the node says of one key. */
+static void take_read(struct mc_store_item *item, const struct way *way,
+                      const struct mw_e_i64 *answer) {
+    item->status = mc_dummy_status(answer->error);
+    if (item->status != MC_OK) {
+        return;
+    }
+    if (answer->value < 0 || (uint64_t)answer->value > way->length) {
+        mc_error("the node says that it read more than fits: bytes=%lld", (long long)answer->value);
+        item->status = MC_RPC_FAIL;
+        return;
+    }
+    item->length = (size_t)answer->value;
+    if (way->road == ROAD_STAGED) {
+        scatter(way->staged, item->length, item);
+    }
+}
+
+/* Memory in one piece as numbers instead of lists. */
+static void flatten(struct mc_arena *arena, struct mc_vec *lists) {
+    uint64_t *numbers = mc_arena_alloc(arena, (lists->count + 1) * sizeof(*numbers));
+    for (size_t i = 0; i < lists->count; i++) {
+        numbers[i] = *(uint64_t *)((struct mc_vec *)lists->items)[i].items;
+    }
+    lists->items = numbers;
+}
+
+/* The keys by shared memory in one piece, or the others. False when the answer is in doubt. */
 static bool get_shared(struct mc_dummy_client *d, struct mc_store_item *items,
-                       const struct way *ways, size_t count) {
+                       const struct way *ways, size_t count, bool one) {
     struct mc_dummy_rpc r = {0};
     size_t places[CHUNK], n = 0;
     struct mc_str *keys = mc_arena_alloc(&r.arena, count * sizeof(*keys));
@@ -269,36 +311,34 @@ static bool get_shared(struct mc_dummy_client *d, struct mc_store_item *items,
         .sizes = {mc_arena_alloc(&r.arena, count * sizeof(struct mc_vec)), 0},
         .client = d->id};
     for (size_t i = 0; i < count; i++) {
-        if (ways[i].road == ROAD_DIRECT || ways[i].road == ROAD_STAGED) {
+        if ((ways[i].road == ROAD_DIRECT || ways[i].road == ROAD_STAGED) &&
+            one_piece(&items[i], &ways[i]) == one) {
             keys[n] = mc_str_from(items[i].key);
             places[n++] = i;
             add_places(&r.arena, &items[i], &ways[i], &args.addresses, &args.sizes);
         }
     }
     args.keys = (struct mc_vec){keys, n};
+    if (one) {
+        flatten(&r.arena, &args.addresses);
+        flatten(&r.arena, &args.sizes);
+    }
     struct mc_vec ret = {0};
     enum mc_status status =
         n == 0 ? MC_OK
-               : mc_dummy_rpc(d, &r, MC_CLIENT_RPC_batch_get_into_multi_buffers_dummy_helper, &args,
-                              &ret);
+               : mc_dummy_rpc(d, &r,
+                              one ? MC_CLIENT_RPC_batch_get_into_dummy_helper
+                                  : MC_CLIENT_RPC_batch_get_into_multi_buffers_dummy_helper,
+                              &args, &ret);
     bool answered = status == MC_OK;
     if (answered && ret.count != n) {
         status = MC_RPC_FAIL;
     }
     for (size_t i = 0; i < n; i++) {
-        struct mc_store_item *item = &items[places[i]];
-        const struct way *way = &ways[places[i]];
-        const struct mw_e_i64 *one = status == MC_OK ? (struct mw_e_i64 *)ret.items + i : NULL;
-        item->status = one == NULL ? status : mc_dummy_status(one->error);
-        if (item->status == MC_OK && (one->value < 0 || (uint64_t)one->value > way->length)) {
-            mc_error("the node says that it read more than fits: bytes=%lld",
-                     (long long)one->value);
-            item->status = MC_RPC_FAIL;
-        } else if (item->status == MC_OK) {
-            item->length = (size_t)one->value;
-            if (way->road == ROAD_STAGED) {
-                scatter(way->staged, item->length, item);
-            }
+        if (status != MC_OK) {
+            items[places[i]].status = status;
+        } else {
+            take_read(&items[places[i]], &ways[places[i]], (struct mw_e_i64 *)ret.items + i);
         }
     }
     mc_dummy_rpc_end(&r);
@@ -394,7 +434,9 @@ static void get_chunk(struct mc_dummy_client *d, struct mc_store_item *items, si
     for (size_t i = 0; i < count; i++) {
         items[i].length = 0;
         ways[i] = (struct way){.road = ROAD_NONE};
-        items[i].status = key_fits(items[i].key) ? MC_OK : MC_INVALID_KEY;
+        items[i].status = !key_fits(items[i].key)  ? MC_INVALID_KEY
+                          : !has_memory(&items[i]) ? MC_INVALID_PARAMS
+                                                   : MC_OK;
         if (items[i].status == MC_OK) {
             ways[i] = way_of(d, &items[i]);
         }
@@ -402,7 +444,11 @@ static void get_chunk(struct mc_dummy_client *d, struct mc_store_item *items, si
             places[n++] = i;
         }
     }
-    unstage(d, ways, count, get_shared(d, items, ways, count));
+    unstage(d, ways, count,
+            get_shared(d, items, ways, count, true)); /* what is staged is one piece */
+    if (!get_shared(d, items, ways, count, false)) {
+        mc_debug("keys in several pieces were not answered");
+    }
     if (n > 0) {
         get_acquired(d, items, places, n);
     }
@@ -434,13 +480,15 @@ static void get_item_ranges(struct mc_dummy_client *d, struct mc_store_range_ite
     size_t count = item->range_count;
     uint64_t *to = mc_arena_alloc(&r.arena, (3 * count + 1) * sizeof(*to));
     uint64_t *from = to + count, *sizes = from + count, total = 0;
+    bool good = true;
     for (size_t i = 0; i < count; i++) {
+        good = good && item->ranges[i].ptr != NULL;
         to[i] = total;
         from[i] = item->ranges[i].offset;
         sizes[i] = item->ranges[i].length;
         total += sizes[i];
     }
-    char *staged = mc_dummy_stage(d, total);
+    char *staged = good ? mc_dummy_stage(d, total) : NULL;
     uint64_t address = (uintptr_t)staged;
     struct mc_str key = mc_str_from(item->key);
     struct mc_vec keys = {&key, 1}, to_row = {to, count}, from_row = {from, count},

@@ -54,8 +54,6 @@ void mc_dummy_rpc_end(struct mc_dummy_rpc *r);
 /* The code of an answer as a status. */
 enum mc_status mc_dummy_status(int32_t code);
 
-/* Whether the node knows these bytes by address. */
-bool mc_dummy_is_shared(struct mc_dummy_client *d, const void *memory, uint64_t length);
 /* NULL when there is no room. */
 char *mc_dummy_stage(struct mc_dummy_client *d, uint64_t size);
 /* `answered`: the node is done with it. */

@@ -342,3 +342,7 @@ MC_PUBLIC enum mc_status mc_store_unregister_buffer(struct mc_store *s, void *ad
     MC_TRY(check(s));
     return buffer_status(mc_memory_unregister(s->engine, addr));
 }
+
+MC_PUBLIC bool mc_store_reaches(struct mc_store *s, const void *ptr, size_t length) {
+    return s->dummy == NULL || mc_dummy_client_reaches(s->dummy, ptr, length);
+}
