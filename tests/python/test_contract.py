@@ -11,9 +11,11 @@ sys.path.insert(0, os.path.join(HERE, "..", "interop"))
 import peers as interop  # noqa: E402
 
 
-def run(peers, side):
-    """The exit status of the tests with this side's package and master."""
-    master = peers.master("ours" if side == "ours" else "upstream")
+def run(peers, side, real=None):
+    """The exit status of the tests with this side's package and master; with `real`, of those of the dummy client by way of a
+    mooncake_client (and master) of that side."""
+    master = peers.master(real or side)
+    node = peers.node(real, master) if real else None
     if side == "ours":
         python, env = sys.executable, dict(os.environ, PYTHONPATH=os.path.join(peers.build, "python"))
         env["MC_LOG_LEVEL"] = "ERROR"
@@ -30,15 +32,20 @@ def run(peers, side):
         env["PYTHONPATH"] = places[0] or places[1]
         python = os.environ["MC_TORCH_PYTHON"]
     env.update(MC_CONTRACT_SIDE=side, MC_CONTRACT_MASTER=master.address, PYTHONDONTWRITEBYTECODE="1")
-    log = os.path.join(peers.directory, f"{side}.log")
+    if real:
+        port = next(word.split("=")[1] for word in node.args if word.startswith("--port="))
+        env.update(MC_CONTRACT_REAL_CLIENT=f"127.0.0.1:{port}", MC_CONTRACT_REAL_SIDE=real)
+    log = os.path.join(peers.directory, f"{side}-{real}.log")
     with open(log, "w") as out:
         done = subprocess.run([python, "-m", "unittest", "discover", "-v", "-s", os.path.join(HERE, "contract"),
-                               "-p", "*_contract.py", *sys.argv[2:]],
+                               "-p", "dummy_contract.py" if real else "*_contract.py", *sys.argv[2:]],
                               env=env, cwd=peers.directory, stdout=out, stderr=out, timeout=600)
     text = [line for line in open(log, errors="replace") if not line.startswith(("I2", "W2", "E2", "I1", "W1", "E1", "20"))]
-    print(f"---- {side}: " + " ".join(text[-3:]).strip().replace("\n", " "), flush=True)
+    print(f"---- {side}" + (f" by way of {real}: " if real else ": ") + " ".join(text[-3:]).strip().replace("\n", " "), flush=True)
     if done.returncode:
         print("".join(text[-80:]), flush=True)
+    if node:
+        peers.stop(node)
     peers.stop(master.popen)
     return done.returncode
 
@@ -50,9 +57,11 @@ def main():
     peers = interop.Peers(sys.argv[1])
     failed = 1
     try:
-        failed = run(peers, "ours")
+        failed = run(peers, "ours") | run(peers, "ours", "ours")
         try:
             failed |= run(peers, "upstream")
+            for side, real in (("upstream", "upstream"), ("upstream", "ours"), ("ours", "upstream")):
+                failed |= run(peers, side, real)
         except interop.Skip as reason:
             print(f"skipped: {reason}")
             return failed or 77
