@@ -47,7 +47,8 @@ def unpacked(build, requirement, version, packages=()):
             target = ["--python-version", version, "--only-binary", ":all:"]
             pip("download", "--no-deps", *target, "-d", base, requirement)
             with zipfile.ZipFile(glob.glob(os.path.join(base, "*.whl"))[0]) as wheel:
-                wheel.extractall(client)
+                # Libraries are for a GPU and a newer C++ library than Debian 12's; the drivers do without.
+                wheel.extractall(client, [name for name in wheel.namelist() if not name.endswith(".so")])
             if packages:
                 pip("install", *target, "--target", others, "--upgrade", *packages)
             open(os.path.join(base, "complete"), "w").close()
