@@ -1,6 +1,7 @@
 """LMCache's remote backend for Mooncake, with and without chunk metadata.
 
-lmcache_native is compiled for a newer C++ library than Debian 12's and does nothing for this path: it stands empty.
+lmcache_native, compiled for a newer C++ library than Debian 12's, and transformers, which tokenizes text, do nothing for this path:
+both stand empty.
 """
 import asyncio
 import sys
@@ -10,7 +11,7 @@ from unittest import mock
 import stand_ins
 from stand_ins import CLIENT, MASTER, same
 
-sys.modules["lmcache.lmcache_native"] = mock.MagicMock()
+sys.modules["lmcache.lmcache_native"] = sys.modules["transformers"] = mock.MagicMock()
 
 import torch  # noqa: E402
 import mooncake.store  # noqa: E402
