@@ -56,6 +56,7 @@ struct life {
     unsigned fault_count;
     uint8_t *known; /* a bit per block of the space in use: known to be moved */
     char why[300];
+    struct life *next; /* of those that were given up */
 };
 
 static void complain(struct life *l, const char *what, unsigned request) {
@@ -319,6 +320,9 @@ static void settle(struct life *l) {
     }
 }
 
+/* Lives whose engine is broken on purpose: it cannot be put away in order. */
+static struct life *given_up;
+
 /* The reason for which the seed fails; "" = none. */
 static void run_seed(uint64_t seed, enum sabotage how, char why[300]) {
     struct life *l = mc_zalloc(sizeof(*l));
@@ -333,7 +337,10 @@ static void run_seed(uint64_t seed, enum sabotage how, char why[300]) {
         settle(l);
     }
     snprintf(why, 300, "%s", l->why);
-    if (how == NONE || l->why[0] == '\0') { /* a broken engine cannot be put away in order */
+    if (how != NONE && l->why[0] != '\0') {
+        l->next = given_up;
+        given_up = l;
+    } else {
         for (unsigned i = 0; i < l->count && l->requests[i].submitted; i++) {
             if (l->requests[i].ended) {
                 (void)!mc_batch_free(l->requests[i].batch);

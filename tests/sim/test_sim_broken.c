@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "sim/sim.h"
 
-#define SEEDS      200
+#define SEEDS 200
 /* A late byte, or a late reader, must meet a place that was given away meanwhile. */
 #define SEEDS_RARE 1000
 
@@ -48,8 +48,8 @@ static bool caught(size_t kind, uint64_t seed, bool outside_only, bool verbose) 
 }
 
 static bool caught_within(size_t kind, bool outside_only) {
-    bool rare = KINDS[kind].client == SIM_BREAK_HIDE_DOUBT ||
-                KINDS[kind].master == MC_BREAK_MOVE_FREES;
+    bool rare =
+        KINDS[kind].client == SIM_BREAK_HIDE_DOUBT || KINDS[kind].master == MC_BREAK_MOVE_FREES;
     unsigned seeds = rare ? SEEDS_RARE : SEEDS;
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         if (caught(kind, seed, outside_only, false)) {
