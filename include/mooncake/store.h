@@ -66,6 +66,11 @@ struct mc_store_options {
      * certificate (NULL = the system's CAs), `tls_cert` and `tls_key` = what this client shows.
      * Default NULL, or MC_TLS_CA, MC_TLS_CERT, MC_TLS_KEY. The data path is not encrypted. */
     const char *tls_ca, *tls_cert, *tls_key;
+    /* A directory on this machine's SSD, which must exist: objects that lie in this client's memory
+     * are written there when the master wants it, and read from there when no memory has them any
+     * more. One process owns it at a time. NULL = none. Needs segment_bytes and a master with
+     * enable_offload. MOONCAKE_OFFLOAD_* in the environment tune it (docs/tier.md). */
+    const char *ssd_offload_path;
     struct mc_engine *engine; /* use this engine (not owned) or NULL to make one */
     /* "host:port" of a `mooncake_client` (or `mooncake node --port`) of this host, whose work this
      * store then is: see "a store by way of a node" below. NULL (default) = a store of its own. */

@@ -15,7 +15,7 @@
 
 /* What setup() was given, whichever way. */
 struct wanted {
-    const char *local_hostname, *metadata, *protocol, *devices, *master, *tenant;
+    const char *local_hostname, *metadata, *protocol, *devices, *master, *tenant, *ssd_path;
     uint64_t segment_bytes, buffer_bytes;
     bool ssd_offload;
     bool http_server;
@@ -28,6 +28,7 @@ static struct wanted defaults(void) {
                            .devices = "",
                            .master = "127.0.0.1:50051",
                            .tenant = "default",
+                           .ssd_path = "",
                            .segment_bytes = DEFAULT_BYTES,
                            .buffer_bytes = DEFAULT_BYTES};
 }
@@ -52,6 +53,11 @@ static PyObject *open_wanted(PyObject *self, const struct wanted *w, struct mpy_
     options.protocol = w->protocol;
     options.device = w->devices;
     options.tenant = w->tenant;
+    if (w->ssd_offload) {
+        const char *named = getenv("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH");
+        named = named != NULL ? named : "/data/file_storage"; /* as upstream */
+        options.ssd_offload_path = w->ssd_path[0] != '\0' ? w->ssd_path : named;
+    }
     options.engine = engine != NULL ? engine->engine : NULL;
     int code = mpy_store_open(self, &options, engine);
     /* To upstream's callers a store that cannot start is -1, but for what they gave. */
@@ -81,7 +87,6 @@ static bool unsupported(const char *what) {
 
 static PyObject *setup_arguments(PyObject *self, PyObject **v) {
     struct wanted w = defaults();
-    const char *path = "";
     uint64_t port = 0;
     if (!mpy_text(v[0], SETUP_NAMES[0], &w.local_hostname) ||
         !mpy_text(v[1], SETUP_NAMES[1], &w.metadata) ||
@@ -90,14 +95,13 @@ static PyObject *setup_arguments(PyObject *self, PyObject **v) {
         !mpy_text(v[4], SETUP_NAMES[4], &w.protocol) ||
         !mpy_text(v[5], SETUP_NAMES[5], &w.devices) || !mpy_text(v[6], SETUP_NAMES[6], &w.master) ||
         !mpy_bool(v[SETUP_OFFLOAD], SETUP_NAMES[SETUP_OFFLOAD], &w.ssd_offload) ||
-        !mpy_text(v[SETUP_OFFLOAD_PATH], SETUP_NAMES[SETUP_OFFLOAD_PATH], &path) ||
+        !mpy_text(v[SETUP_OFFLOAD_PATH], SETUP_NAMES[SETUP_OFFLOAD_PATH], &w.ssd_path) ||
         !mpy_text(v[SETUP_TENANT], SETUP_NAMES[SETUP_TENANT], &w.tenant) ||
         !mpy_bool(v[SETUP_HTTP], SETUP_NAMES[SETUP_HTTP], &w.http_server) ||
         !mpy_u64(v[SETUP_HTTP_PORT], SETUP_NAMES[SETUP_HTTP_PORT], &port)) {
         return NULL;
     }
-    if ((w.ssd_offload && !unsupported("enable_ssd_offload")) ||
-        (w.http_server && !unsupported("enable_client_http_server"))) {
+    if (w.http_server && !unsupported("enable_client_http_server")) {
         return NULL;
     }
     struct mpy_engine *engine = NULL;
@@ -197,6 +201,7 @@ static bool take_dict(PyObject *config, PyObject *owners, struct wanted *w, bool
         {"master_server_addr", &w->master, NULL, NULL},
         {"tenant_id", &w->tenant, NULL, NULL},
         {"enable_ssd_offload", NULL, NULL, &w->ssd_offload},
+        {"ssd_offload_path", &w->ssd_path, NULL, NULL},
         {"enable_client_http_server", NULL, NULL, &w->http_server},
     };
     for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
@@ -224,7 +229,6 @@ static PyObject *setup_dict(PyObject *self, PyObject *config) {
     PyObject *result = NULL;
     PyObject *owners = PyList_New(0);
     if (owners != NULL && take_dict(config, owners, &w, &bad) &&
-        (!w.ssd_offload || unsupported("enable_ssd_offload")) &&
         (!w.http_server || unsupported("enable_client_http_server"))) {
         result = bad ? PyLong_FromLong(MC_INVALID_PARAMS) : open_wanted(self, &w, NULL);
     }

@@ -48,7 +48,8 @@ struct mc_ops_counters {
     struct mc_metric failovers; /* reads that went on to another replica */
     struct mc_metric leases_renewed, leases_expired, checksum_mismatches;
     struct mc_metric views_opened, views_lost, remounts;
-    struct mc_metric tasks, task_failures; /* of the master, carried out */
+    struct mc_metric tasks, task_failures;           /* of the master, carried out */
+    struct mc_metric disk_reads, disk_read_failures; /* keys read from the SSD of a node */
 };
 
 struct mc_ops;

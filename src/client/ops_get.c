@@ -41,6 +41,8 @@ struct get_key {
     uint64_t renew_at_ns;
     unsigned attempts;
     enum mc_status failure; /* of the last attempt */
+    struct mc_str disk;     /* a node that has it on SSD; {NULL, 0} = none */
+    uint64_t disk_size;
     bool done;
 };
 
@@ -282,6 +284,17 @@ static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_
     }
 }
 
+/* Who has the key on SSD, copied: the answer's strings do not live as long as the chunk. */
+static void note_disk(struct get_chunk *chunk, struct get_key *key) {
+    const struct mw_replica *replica = key->list.replicas.items;
+    for (size_t i = 0; key->disk.len == 0 && i < key->list.replicas.count; i++) {
+        if (replica[i].tag == MW_TAG_LOCAL_DISK && replica[i].status == MC_REPLICA_COMPLETE) {
+            key->disk = mc_arena_str(&chunk->call->arena, replica[i].local_disk.endpoint);
+            key->disk_size = replica[i].local_disk.object_size;
+        }
+    }
+}
+
 /* Asks for the keys at index[0..n). `first` = not a renewal. */
 static void ask(struct get_chunk *chunk, const uint32_t *index, size_t n, bool first) {
     struct mc_ops *ops = chunk->ops;
@@ -310,6 +323,7 @@ static void ask(struct get_chunk *chunk, const uint32_t *index, size_t n, bool f
             finish(key, status);
         } else if (first) {
             first_answer(key, (const struct mw_e_list *)answers.items + i, asked);
+            note_disk(chunk, key);
         } else {
             renewed(key, (const struct mw_e_list *)answers.items + i, asked, answered);
         }
@@ -503,6 +517,88 @@ static void read_chunk(struct get_chunk *chunk) {
     }
 }
 
+/* ---- from SSD ---- */
+
+/* Looks at the key again as one that comes from a disk; false when there is nothing to read. */
+static bool prepare_disk(struct get_key *key) {
+    enum mc_status why = key->item->status;
+    if (!key->done || key->disk.len == 0 ||
+        (why != MC_INVALID_REPLICA && why != MC_TRANSFER_FAIL)) {
+        return false;
+    }
+    key->object_size = key->size = key->disk_size;
+    enum mc_status fits = key->ranges != NULL ? measure_ranges(key) : make_room(key);
+    if (fits == MC_OK && key->ranges == NULL && key->size > capacity_of(key)) {
+        fits = MC_BUFFER_OVERFLOW;
+    }
+    key->item->length = key->size;
+    if (fits != MC_OK || key->size == 0) {
+        finish(key, fits);
+        return false;
+    }
+    return true;
+}
+
+static void describe_disk_read(struct get_chunk *chunk, struct get_key *key,
+                               struct mc_ops_disk_read *out) {
+    struct mc_store_range *pieces =
+        mc_arena_alloc(&chunk->call->arena, (piece_count(key) + 1) * sizeof(*pieces));
+    size_t count = 0;
+    uint64_t begin = 0;
+    for (size_t i = 0; i < piece_count(key) && begin < key->size; i++) {
+        struct mc_store_range part = piece(key, i, begin);
+        part.length = mc_min_u64(part.length, key->size - begin);
+        begin += part.length;
+        if (part.length > 0) {
+            pieces[count++] = part;
+        }
+    }
+    *out = (struct mc_ops_disk_read){.key = key->key,
+                                     .endpoint = key->disk,
+                                     .size = key->disk_size,
+                                     .pieces = pieces,
+                                     .piece_count = count};
+}
+
+static void verify_disk(struct get_chunk *chunk, struct get_key *key, enum mc_status status) {
+    struct mc_ops *ops = chunk->ops;
+    const struct mc_slice *slices;
+    if (status == MC_OK && ops->checksum && key->list.checksum.has &&
+        is_whole(chunk->call, key, &slices) &&
+        mc_checksum_slices(slices, piece_count(key), key->size) != key->list.checksum.value) {
+        mc_metric_add(&ops->counters.checksum_mismatches, 1);
+        mc_error("the bytes read from an SSD are not the bytes written: key=%.*s endpoint=%.*s",
+                 (int)key->key.len, key->key.ptr, (int)key->disk.len, key->disk.ptr);
+        status = MC_CHECKSUM_MISMATCH;
+    }
+    finish(key, status);
+}
+
+/* What no memory could give. */
+static void read_disks(struct get_chunk *chunk) {
+    struct mc_arena *arena = &chunk->call->arena;
+    struct mc_ops_disk_read *reads = NULL;
+    struct get_key **keys = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < chunk->count; i++) {
+        if (!prepare_disk(&chunk->keys[i])) {
+            continue;
+        }
+        if (reads == NULL) {
+            reads = mc_arena_alloc(arena, chunk->count * sizeof(*reads));
+            keys = mc_arena_alloc(arena, chunk->count * sizeof(struct get_key *));
+        }
+        describe_disk_read(chunk, &chunk->keys[i], &reads[count]);
+        keys[count++] = &chunk->keys[i];
+    }
+    if (count > 0) {
+        mc_ops_disk_read(chunk->ops, chunk->call, reads, count, chunk->deadline_ns);
+    }
+    for (size_t i = 0; i < count; i++) {
+        verify_disk(chunk, keys[i], reads[i].status);
+    }
+}
+
 /* ---- the batch ---- */
 
 /* What the caller asked for; `ranges` and `leases`, when not NULL, have one entry an item. */
@@ -625,6 +721,8 @@ static void read_request(struct mc_ops *ops, const struct get_request *request) 
             read_chunk(&chunk);
             if (request->leases != NULL) {
                 end_sessions(&chunk);
+            } else {
+                read_disks(&chunk);
             }
             count_results(&chunk);
         }

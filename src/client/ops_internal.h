@@ -111,6 +111,20 @@ void mc_ops_avoid(struct mc_ops *ops, struct mc_str endpoint);
 size_t mc_ops_avoided(struct mc_ops *ops, struct mc_arena *arena,
                       struct mc_str out[MC_OPS_AVOID_MAX]);
 
+/* One object that only other nodes' disks have; it goes to the slices, which are as long. */
+struct mc_ops_disk_read {
+    struct mc_str key;
+    struct mc_str endpoint; /* the owner's RPC server */
+    uint64_t size;
+    const struct mc_store_range *pieces; /* in memory, by their offset in the object */
+    size_t piece_count;
+    bool done;
+    enum mc_status status;
+};
+/* ops_disk.c: asks the owners to bring the objects to memory, moves them here, says so. */
+void mc_ops_disk_read(struct mc_ops *ops, struct mc_ops_call *call, struct mc_ops_disk_read *reads,
+                      size_t count, uint64_t deadline_ns);
+
 /* At the end of the ops: gives back views that the application forgot. */
 void mc_ops_view_release_all(struct mc_ops *ops);
 void mc_ops_sessions_destroy(struct mc_ops *ops);

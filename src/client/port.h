@@ -54,6 +54,10 @@ struct mc_port_ops {
     void (*unmap)(struct mc_port *port, struct mc_str endpoint, const void *ptr);
     /* enum mc_port_distance, a guess that never waits; NULL = all are equally far. */
     unsigned (*distance)(struct mc_port *port, struct mc_str endpoint);
+    /* As call, to another node's own RPC server, at host:port. NULL = there is no such thing here.
+     */
+    enum mc_status (*peer_call)(struct mc_port *port, struct mc_str endpoint, uint32_t function_id,
+                                struct mc_str body, uint64_t deadline_ns, struct mc_buf *reply);
 };
 struct mc_port {
     const struct mc_port_ops *ops;

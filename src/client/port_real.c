@@ -26,8 +26,12 @@
 #define RETRY_NS         (500 * MC_MS) /* how long one that could not be opened is not tried */
 #define NOT_OPEN         (-1)
 /* Endpoints remembered as such; more are forgotten when they may be tried again. */
-#define NOT_OPEN_MAX    1024
-#define INLINE_REQUESTS 64 /* a move call of so many uses no heap */
+#define NOT_OPEN_MAX 1024
+/* Nodes whose RPC server is known; one that was not called for longest makes room for another. */
+#define PEERS_MAX        64
+#define PEER_CONNECTIONS 8
+#define PEER_CONNECT_MS  3000
+#define INLINE_REQUESTS  64 /* a move call of so many uses no heap */
 
 struct endpoint {
     struct endpoint *next;
@@ -46,6 +50,14 @@ struct own_view {
     size_t map_length;
 };
 
+/* Another node's RPC server. */
+struct peer {
+    struct mc_rpc_client *rpc; /* NULL = this place is free */
+    char address[280];
+    uint64_t used_ns;
+    unsigned users;
+};
+
 struct mc_real_port {
     struct mc_port port;
     struct mc_rpc_client *rpc;
@@ -55,6 +67,8 @@ struct mc_real_port {
     size_t not_open; /* entries that say so */
     pthread_mutex_t views_lock;
     struct own_view *own_views;
+    pthread_mutex_t peers_lock;
+    struct peer peers[PEERS_MAX];
 };
 
 static struct mc_real_port *of(struct mc_port *port) {
@@ -258,11 +272,10 @@ static void real_sleep_until(struct mc_port *port, uint64_t deadline_ns) {
     }
 }
 
-static enum mc_status real_call(struct mc_port *port, uint32_t function_id, struct mc_str body,
-                                uint64_t deadline_ns, struct mc_buf *reply) {
+static enum mc_status call_by(struct mc_rpc_client *rpc, uint32_t function_id, struct mc_str body,
+                              uint64_t deadline_ns, struct mc_buf *reply) {
     enum mc_rpc_errc errc = MC_RPC_OK;
-    enum mc_status status =
-        mc_rpc_call(of(port)->rpc, function_id, body, deadline_ns, reply, &errc);
+    enum mc_status status = mc_rpc_call(rpc, function_id, body, deadline_ns, reply, &errc);
     if (status == MC_OK || status == MC_RPC_TIMEOUT) {
         return status;
     }
@@ -274,6 +287,64 @@ static enum mc_status real_call(struct mc_port *port, uint32_t function_id, stru
     default:
         return MC_RPC_FAIL;
     }
+}
+
+static enum mc_status real_call(struct mc_port *port, uint32_t function_id, struct mc_str body,
+                                uint64_t deadline_ns, struct mc_buf *reply) {
+    return call_by(of(port)->rpc, function_id, body, deadline_ns, reply);
+}
+
+/* The peer at the address, in use; made in the place that was not used for longest. NULL = all are
+ * in use, or it is no address. */
+static struct peer *take_peer(struct mc_real_port *real, const char *address) {
+    struct peer *found = NULL, *place = NULL;
+    pthread_mutex_lock(&real->peers_lock);
+    for (size_t i = 0; i < PEERS_MAX && found == NULL; i++) {
+        struct peer *p = &real->peers[i];
+        if (p->rpc != NULL && strcmp(p->address, address) == 0) {
+            found = p;
+        } else if (p->users == 0 && (place == NULL || p->used_ns < place->used_ns)) {
+            place = p;
+        }
+    }
+    if (found == NULL && place != NULL) {
+        struct mc_rpc_client *rpc;
+        if (mc_rpc_client_create(address, PEER_CONNECTIONS, PEER_CONNECT_MS, &rpc) == MC_OK) {
+            if (place->rpc != NULL) {
+                mc_rpc_client_destroy(place->rpc);
+            }
+            *place = (struct peer){.rpc = rpc};
+            snprintf(place->address, sizeof(place->address), "%s", address);
+            found = place;
+        }
+    }
+    if (found != NULL) {
+        found->users++;
+        found->used_ns = mc_now_ns(mc_clock_system());
+    }
+    pthread_mutex_unlock(&real->peers_lock);
+    return found;
+}
+
+static enum mc_status real_peer_call(struct mc_port *port, struct mc_str endpoint,
+                                     uint32_t function_id, struct mc_str body, uint64_t deadline_ns,
+                                     struct mc_buf *reply) {
+    struct mc_real_port *real = of(port);
+    char address[280];
+    if (endpoint.len == 0 || endpoint.len >= sizeof(address)) {
+        return MC_INVALID_PARAMS;
+    }
+    memcpy(address, endpoint.ptr, endpoint.len);
+    address[endpoint.len] = '\0';
+    struct peer *peer = take_peer(real, address);
+    if (peer == NULL) {
+        return MC_RPC_FAIL;
+    }
+    enum mc_status status = call_by(peer->rpc, function_id, body, deadline_ns, reply);
+    pthread_mutex_lock(&real->peers_lock);
+    peer->users--;
+    pthread_mutex_unlock(&real->peers_lock);
+    return status;
 }
 
 /* ---- moving bytes ---- */
@@ -483,6 +554,7 @@ static const struct mc_port_ops REAL_OPS = {
     .clock = real_clock,
     .sleep_until = real_sleep_until,
     .call = real_call,
+    .peer_call = real_peer_call,
     .move = real_move,
     .map = real_map,
     .unmap = real_unmap,
@@ -496,6 +568,7 @@ struct mc_real_port *mc_real_port_create(struct mc_rpc_client *rpc, struct mc_en
     real->engine = engine;
     pthread_rwlock_init(&real->lock, NULL);
     pthread_mutex_init(&real->views_lock, NULL);
+    pthread_mutex_init(&real->peers_lock, NULL);
     return real;
 }
 
@@ -508,6 +581,12 @@ void mc_real_port_destroy(struct mc_real_port *real) {
             endpoint_destroy(real, e);
         }
     }
+    for (size_t i = 0; i < PEERS_MAX; i++) {
+        if (real->peers[i].rpc != NULL) {
+            mc_rpc_client_destroy(real->peers[i].rpc);
+        }
+    }
+    pthread_mutex_destroy(&real->peers_lock);
     pthread_rwlock_destroy(&real->lock);
     pthread_mutex_destroy(&real->views_lock);
     free(real);

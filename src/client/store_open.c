@@ -63,6 +63,10 @@ static enum mc_status check_options(const struct mc_store_options *o) {
         mc_error("this build has no such protocol: protocol=%s accepted=tcp,rpc_only", o->protocol);
         return MC_INVALID_PARAMS;
     }
+    if (o->ssd_offload_path != NULL && (rpc_only || o->segment_bytes == 0)) {
+        mc_error("an SSD tier needs memory that is lent: ssd_offload_path=%s", o->ssd_offload_path);
+        return MC_INVALID_PARAMS;
+    }
     if (o->segment_bytes != 0 && (rpc_only || o->segment_bytes < SMALLEST_SEGMENT)) {
         mc_error("a segment needs a transport and at least %d bytes: segment_bytes=%llu",
                  SMALLEST_SEGMENT, (unsigned long long)o->segment_bytes);
@@ -287,6 +291,8 @@ static void register_metrics(struct mc_store *store) {
         {"mooncake_client_remounts", "times the segment was mounted again", &c->remounts},
         {"mooncake_client_tasks", "copies and moves carried out for the master", &c->tasks},
         {"mooncake_client_task_failures", "copies and moves that failed", &c->task_failures},
+        {"mooncake_client_disk_reads", "keys read from the SSD of a node", &c->disk_reads},
+        {"mooncake_client_disk_read_failures", "of these, failed", &c->disk_read_failures},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(counters); i++) {
         mc_metrics_register(store->metrics, MC_METRIC_COUNTER, counters[i].name, "",
@@ -370,11 +376,15 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
         MC_TRY(mc_store_segments_lend(store, o->segment_bytes));
     }
     MC_TRY(start_heartbeat(store));
-    return store->engine != NULL ? mc_store_worker_start(store) : MC_OK;
+    if (store->engine != NULL) {
+        MC_TRY(mc_store_worker_start(store));
+    }
+    return o->ssd_offload_path != NULL ? mc_store_offload_start(store, o) : MC_OK;
 }
 
 /* Takes down whatever was made. */
 static void store_destroy(struct mc_store *store) {
+    mc_store_offload_stop(store);
     stop_threads(store);
     mc_dummy_client_close(store->dummy);
     if (store->ops != NULL) {

@@ -19,6 +19,8 @@ struct mc_store_latency { /* microseconds */
     struct mc_histogram put, get, put_batch, get_batch, exist;
 };
 
+struct mc_store_offload;
+
 struct mc_store {
     struct mc_dummy_client *dummy; /* a node does the work: nothing else of this is made but
                                       metrics, latency and name */
@@ -62,6 +64,8 @@ struct mc_store {
     uint64_t wake_at_ns;  /* when the heartbeat means to wake up; 0 = it is awake */
     uint64_t view_due_ns; /* of views opened since it last looked */
 
+    struct mc_store_offload *offload; /* NULL = no SSD tier */
+
     _Atomic bool healthy; /* the last ping was answered */
 };
 
@@ -82,6 +86,13 @@ void mc_store_segments_destroy(struct mc_store *store); /* frees their memory */
 MC_MUST_USE enum mc_status mc_store_worker_start(struct mc_store *store);
 /* After store->stopping was set; waits for the task that it is at. */
 void mc_store_worker_join(struct mc_store *store);
+
+/* ---- store_offload.c ---- */
+
+/* Opens the directory, serves reads of it to others, tells the master, takes its tasks. */
+MC_MUST_USE enum mc_status mc_store_offload_start(struct mc_store *store,
+                                                  const struct mc_store_options *options);
+void mc_store_offload_stop(struct mc_store *store);
 
 /* A view was opened whose lease wants to be renewed at `due_ns`: earlier than the heartbeat had
  * planned? */

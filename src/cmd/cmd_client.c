@@ -5,6 +5,8 @@
 #include "cmd/cmd.h"
 #include "cmd/node_run.h"
 
+#define DEFAULT_OFFLOAD_PATH "/data/file_storage" /* upstream's */
+
 struct client_config {
     const char *host, *metadata_server, *device_names, *master_server_address, *protocol,
         *tenant_id, *log_dir;
@@ -40,7 +42,9 @@ static const struct mc_option table[] = {
         .doc = "threads of the RPC server"),
     OPT(STRING, tenant_id, .default_value = "default",
         .doc = "tenant of the node's own operations"),
-    OPT(BOOL, enable_offload, .doc = "keep objects on this machine's SSD"),
+    OPT(BOOL, enable_offload,
+        .doc = "keep objects on this machine's SSD, in the directory that "
+               "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH names, else " DEFAULT_OFFLOAD_PATH),
     OPT(BOOL, start_offload_rpc_server, .default_value = "true",
         .doc = "serve offloaded objects to others, when enable_offload is set"),
     OPT(BOOL, enable_http_server, .doc = "serve /health and /metrics over HTTP"),
@@ -65,8 +69,10 @@ const struct mc_option_set mc_client_options = {
 };
 
 static int run_client(const char *program, const struct client_config *config) {
-    if (config->enable_offload) {
-        return mc_cmd_fail(program, MC_EXIT_FAILED, "enable_offload: this build has no SSD tier");
+    const char *path = getenv("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH");
+    if (config->enable_offload && !config->start_offload_rpc_server) {
+        return mc_cmd_fail(program, MC_EXIT_FAILED,
+                           "start_offload_rpc_server: objects on SSD are always served to others");
     }
     bool any_host = strcmp(config->host, "0.0.0.0") == 0 || strcmp(config->host, "::") == 0;
     struct mc_node_run run = {.http = config->enable_http_server,
@@ -80,6 +86,9 @@ static int run_client(const char *program, const struct client_config *config) {
     run.node.store.protocol = config->protocol;
     run.node.store.device = config->device_names;
     run.node.store.tenant = config->tenant_id;
+    if (config->enable_offload) {
+        run.node.store.ssd_offload_path = path != NULL ? path : DEFAULT_OFFLOAD_PATH;
+    }
     if (config->local_buffer_size > 0) {
         run.node.store.local_buffer_bytes = config->local_buffer_size;
     }

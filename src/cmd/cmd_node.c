@@ -11,7 +11,7 @@ struct node_config {
     uint64_t segment_bytes, http_port, rpc_threads;
     int64_t port;
     bool quiet, http, shm;
-    const char *listen;
+    const char *listen, *ssd_offload_path;
 };
 
 #define OPT(kind, field, ...)                                                                      \
@@ -34,6 +34,9 @@ static const struct mc_option table[] = {
     OPT(BOOL, http, .doc = "serve /health and /metrics over HTTP"),
     OPT(U64, http_port, .default_value = "9300", .max = 65535, .doc = "port of the HTTP server"),
     OPT(BOOL, shm, .default_value = "true", .doc = "let processes of this machine map the memory"),
+    OPT(STRING, ssd_offload_path,
+        .doc = "directory on an SSD, which exists: objects of this node are written there when the "
+               "master has enable_offload; empty = none"),
     OPT(BOOL, quiet, .doc = "do not say what runs"),
 };
 
@@ -63,6 +66,8 @@ int mc_cmd_node(int argc, char **argv) {
     mc_store_options_init(&run.node.store);
     mc_cluster_options_apply(&config.cluster, &run.node.store);
     run.node.store.segment_bytes = config.segment_bytes;
+    run.node.store.ssd_offload_path =
+        config.ssd_offload_path[0] != '\0' ? config.ssd_offload_path : NULL;
     run.node.store.disable_shm = !config.shm;
     run.node.host = config.listen;
     run.node.serve = config.port >= 0;

@@ -139,7 +139,7 @@ static const struct mc_option table[] = {
     OPT(U64, offloading_queue_limit, .default_value = "50000", .min = 1, .max = 100000000,
         .doc = "objects that may wait for offloading"),
     OPT(DOUBLE, offload_cap_ratio, .default_value = "0.5", .max = 1,
-        .doc = "share of the memory that waiting objects may hold"),
+        .doc = "with offload_on_evict: share of offloading_queue_limit that eviction may fill"),
     OPT(BOOL, promotion_on_hit, .default_value = "false",
         .doc = "bring an object back to memory when it is read from SSD"),
     OPT(U64, promotion_admission_threshold, .default_value = "2", .min = 1, .max = 1000000,
@@ -264,10 +264,7 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->enable_snapshot, "enable_snapshot: this build has no snapshots"},
         {o->enable_snapshot_restore, "enable_snapshot_restore: this build has no snapshots"},
         {o->root_fs_dir[0] != '\0', "root_fs_dir: this build writes no disk replicas"},
-        {o->enable_offload, "enable_offload: this build has no SSD tier"},
-        {o->offload_on_evict, "offload_on_evict: this build has no SSD tier"},
-        {o->offload_force_evict, "offload_force_evict: this build has no SSD tier"},
-        {o->promotion_on_hit, "promotion_on_hit: this build has no SSD tier"},
+        {o->promotion_on_hit, "promotion_on_hit: this build brings nothing back from the SSD tier"},
         {strcmp(o->dynamic_replication_mode, "off") != 0,
          "dynamic_replication_mode: this build has no dynamic replication, only 'off' is accepted"},
         {o->enable_multi_tenants, "enable_multi_tenants: this build has no tenant quotas"},
@@ -357,7 +354,11 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->quota_bytes = o->quota_bytes;
     core->metadata_limit_bytes =
         o->metadata_memory_limit != 0 ? o->metadata_memory_limit : machine_memory() / 4 * 3;
-    core->enable_offload = false;
+    core->enable_offload = o->enable_offload;
+    core->offload_on_evict = o->offload_on_evict;
+    core->offload_force_evict = o->offload_force_evict;
+    core->offloading_queue_limit = o->offloading_queue_limit;
+    core->offload_cap_ratio = o->offload_cap_ratio;
 }
 
 static enum mc_status apply_events(const struct mc_master_options *o,

@@ -85,6 +85,7 @@ void mc_clients_tick(struct mc_call *call) {
     while (take_expired(call, &id)) {
         struct mc_str *names;
         size_t count = mc_segments_drop_client(call, id, &names);
+        mc_disk_unmount(call, id);
         mc_tasks_drop_client(call, id);
         mc_warn("client expired id=%llu-%llu segments=%zu", (unsigned long long)id.hi,
                 (unsigned long long)id.lo, count);

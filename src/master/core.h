@@ -40,8 +40,8 @@ struct mc_replica {
     struct mc_segment *segment;
     uint64_t offset;
     uint32_t handle; /* of the segment's allocator */
-    uint8_t type;    /* enum mc_replica_type; MEMORY is the only one so far */
-    uint8_t status;  /* enum mc_replica_status */
+    uint8_t type;   /* enum mc_replica_type: MEMORY, or LOCAL_DISK, which has no offset or handle */
+    uint8_t status; /* enum mc_replica_status */
 };
 _Static_assert(sizeof(struct mc_replica) == 32, "one replica, half a cache line");
 
@@ -55,7 +55,8 @@ enum mc_object_list {
     MC_LIST_SOFT_TOUCHED,
     MC_LIST_PROCESSING, /* being written; ordered by started_ms */
     MC_LIST_COUNT,
-    MC_LIST_NONE = MC_LIST_COUNT, /* hard-pinned, or being copied or moved: not evicted */
+    /* Hard-pinned, being copied or moved, on disk only, or put aside until it is offloaded. */
+    MC_LIST_NONE = MC_LIST_COUNT,
 };
 
 /* A copy or move of an object that is under way: replication.c. */
@@ -80,7 +81,9 @@ struct mc_object_ext {
     uint64_t soft_until_ms; /* 0 = not soft-pinned */
     uint64_t pending_ttl_ms;
     struct mc_replication *replication; /* NULL = none */
+    uint64_t offload_mark;              /* disks.c: tells this offload from others of the key */
     uint32_t heap_index;                /* in the shard's heap of soft-pin deadlines */
+    uint8_t offload;                    /* disks.c: waiting, or being written */
     uint8_t pending_pin; /* enum mc_soft_pin, commits when the first replica becomes readable */
 };
 
@@ -159,7 +162,8 @@ struct mc_segment {
     uint64_t serial;        /* never reused, unlike the address of this struct */
     uint64_t name_hash;
     struct mc_uuid client;
-    struct mc_allocator *allocator;
+    struct mc_allocator *allocator; /* NULL = a client's disk: disks.c */
+    _Atomic uint64_t disk_replicas; /* of a disk: how many name it */
     _Atomic int status;     /* enum mc_segment_status; UNMOUNTING: its replicas are hidden */
     uint64_t unmount_at_ms; /* graceful unmount; 0 = none */
     /* No allocation before: somebody may still read or write the same bytes. */
@@ -203,6 +207,8 @@ struct mc_master_counters {
     struct mc_metric evictions_attempted, evictions_successful, evicted_keys, evicted_bytes;
     struct mc_metric gets, valid_gets, hits, hit_bytes;
     struct mc_metric soft_pins;
+    struct mc_metric offloads_queued, offloads, offloaded_bytes, offload_failures, offload_adopted;
+    struct mc_metric memory_evictions; /* of objects that stay on disk */
     struct mc_histogram value_size;
 };
 
@@ -211,6 +217,7 @@ struct mc_master_counters {
 struct mc_placement_ops;
 struct mc_tasks;
 struct mc_drains;
+struct mc_disks;
 
 struct mc_master {
     struct mc_master_config config;
@@ -253,6 +260,7 @@ struct mc_master {
     struct mc_traffic *traffic;   /* what the eviction policy learns from */
     struct mc_tasks *tasks;       /* what nodes are asked to do */
     struct mc_drains *drains;
+    struct mc_disks *disks;
 
     struct mc_master_counters counters;
     struct mc_group_shard groups[MC_GROUP_SHARDS];
@@ -319,7 +327,8 @@ struct mc_object *mc_object_find(struct mc_master *m, struct mc_shard *shard,
 bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
 /* Some replica is complete. */
 bool mc_object_readable(const struct mc_master *m, struct mc_object *o);
-bool mc_object_complete(struct mc_object *o); /* every replica is */
+bool mc_object_complete(struct mc_object *o);  /* every replica is */
+bool mc_object_in_memory(struct mc_object *o); /* some replica is, complete or not */
 /* To its tail. */
 void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_list list);
 /* Puts a complete object where its pins say. `touched`: it has or had a lease. */
@@ -420,6 +429,35 @@ struct mc_drains *mc_drains_create(void);
 void mc_drains_destroy(struct mc_drains *drains);
 void mc_drains_tick(struct mc_call *call);
 
+/* ---- disks.c ---- */
+
+struct mc_disks *mc_disks_create(void);
+void mc_disks_destroy(struct mc_master *m); /* the objects are gone */
+uint64_t mc_disks_count(struct mc_master *m);
+void mc_disks_tick(struct mc_call *call);
+/* These three need the shard's lock. Waiting for its client to write it, or being written. */
+bool mc_offload_pending(const struct mc_object *o);
+void mc_offload_cancel(struct mc_object *o); /* its bytes are about to change */
+bool mc_object_on_disk(struct mc_object *o);
+/* Queues the object for the client that has it in memory, if that client takes tasks and fewer than
+ * `limit` wait. Needs the shard's lock. */
+bool mc_offload_queue(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
+                      uint64_t limit);
+enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool offloading);
+void mc_disk_unmount(struct mc_call *call, struct mc_uuid client);
+bool mc_disk_known(struct mc_master *m, struct mc_uuid client);
+enum mc_status mc_disk_capacity(struct mc_call *call, struct mc_uuid client, int64_t bytes);
+enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
+                                 struct mc_vec *tasks);
+enum mc_status mc_disk_written(struct mc_call *call, struct mc_uuid client,
+                               const struct mc_vec *tasks, const struct mc_vec *objects);
+/* The client has it on disk no longer. */
+enum mc_status mc_disk_forget(struct mc_call *call, const struct mc_key *key,
+                              struct mc_uuid client);
+/* After RemoveAll: disks that hold nothing any more may be emptied. */
+void mc_disks_removed_all(struct mc_master *m);
+enum mc_status mc_disk_poll_wipe(struct mc_call *call, struct mc_uuid client, bool *wipe);
+
 /* ---- lease.c: all need the shard's lock ---- */
 
 /* Of the object, its group considered. */
@@ -469,6 +507,11 @@ static inline bool mc_segment_gone(const struct mc_segment *s) {
     /* relaxed: whoever must not miss it holds segments_lock or comes by again */
     return atomic_load_explicit(&s->status, memory_order_relaxed) == MC_SEGMENT_UNMOUNTING;
 }
+/* What LOCAL_DISK replicas of a client point to; in no table until it is retired. */
+struct mc_segment *mc_segment_disk_make(struct mc_master *m, struct mc_uuid client,
+                                        struct mc_str endpoint);
+void mc_segment_disk_retire(struct mc_call *call, struct mc_segment *s);
+void mc_segment_disk_free(struct mc_segment *s); /* one that nothing names */
 /* Addresses of the client's segments, without ports, each once; false when it has no segment. */
 bool mc_segments_ips(struct mc_call *call, struct mc_uuid client, struct mc_vec *ips);
 

@@ -285,7 +285,8 @@ static bool plan(struct mc_call *call, const struct job *job, const struct mc_ke
         for (unsigned i = 0; i < o->replica_count; i++) {
             const struct mc_replica *r = mc_object_replica(o, i);
             names[n] = mc_arena_str(call->arena, r->segment->info.name);
-            if (r->status == MC_REPLICA_COMPLETE && !contains(&job->segments, names[n])) {
+            if (r->status == MC_REPLICA_COMPLETE && r->type == MC_REPLICA_MEMORY &&
+                !contains(&job->segments, names[n])) {
                 out->elsewhere = names[n];
             }
             n++;

@@ -99,8 +99,54 @@ static void heads_collect(struct cycle *c) {
     }
 }
 
+/* With a copy on disk, only the memory goes. */
+static void evict_memory(struct cycle *c, struct mc_shard *shard, struct mc_object *o) {
+    struct mc_master *m = c->call->m;
+    for (unsigned i = 0; i < o->replica_count;) {
+        if (mc_object_replica(o, i)->type == MC_REPLICA_MEMORY) {
+            mc_object_remove_replica(m, shard, o, i, 0);
+            mc_count(&m->counters.evicted_bytes, (int64_t)o->size);
+        } else {
+            i++;
+        }
+    }
+    mc_object_list(shard, o, MC_LIST_NONE);
+    mc_traffic_gone(m, mc_object_hash(m, o));
+    mc_count(&m->counters.memory_evictions, 1);
+    c->evicted++;
+}
+
+/* True when the object may not go because it is to be offloaded first; then it is put aside until
+ * that has happened or failed. */
+static bool evict_after_offload(struct cycle *c, struct mc_shard *shard, struct mc_object *o) {
+    const struct mc_master_config *config = &c->call->m->config;
+    if (!config->enable_offload) {
+        return false;
+    }
+    bool waits = mc_offload_pending(o);
+    if (!waits && config->offload_on_evict) {
+        double cap = (double)config->offloading_queue_limit * config->offload_cap_ratio;
+        waits = mc_offload_queue(c->call, shard, o, (uint64_t)cap);
+        if (!waits && !config->offload_force_evict && mc_disks_count(c->call->m) > 0) {
+            c->limit = c->evicted; /* the queue is full: nothing more may go for now */
+            return true;
+        }
+    }
+    if (waits) {
+        mc_object_list(shard, o, MC_LIST_NONE);
+    }
+    return waits;
+}
+
 static void evict_locked(struct cycle *c, struct mc_shard *shard, struct mc_object *o) {
     struct mc_master *m = c->call->m;
+    if (mc_object_on_disk(o)) {
+        evict_memory(c, shard, o);
+        return;
+    }
+    if (evict_after_offload(c, shard, o)) {
+        return;
+    }
     mc_count(&m->counters.evicted_keys, 1);
     mc_count(&m->counters.evicted_bytes, (int64_t)(o->size * o->replica_count));
     mc_object_erase(m, shard, o);

@@ -25,6 +25,8 @@ void mc_master_config_init(struct mc_master_config *config) {
                                         .allocation_strategy = "random",
                                         .root_fs_dir = "",
                                         .enable_disk_eviction = true,
+                                        .offloading_queue_limit = 50000,
+                                        .offload_cap_ratio = 0.5,
                                         .quota_bytes = 0};
 }
 
@@ -78,6 +80,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->dialects = mc_dialects_create(clock);
     m->tasks = mc_tasks_create();
     m->drains = mc_drains_create();
+    m->disks = mc_disks_create();
     m->traffic = mc_traffic_create(config->eviction_policy);
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
@@ -107,6 +110,7 @@ void mc_master_destroy(struct mc_master *m) {
         free(m->groups[i].buckets);
     }
     mc_discard_destroy(m);
+    mc_disks_destroy(m);
     mc_segment_table_destroy(m);
     mc_clients_destroy(m);
     mc_page_pool_free(&m->pages);
@@ -132,6 +136,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_budget_tick(&call);
     mc_tasks_tick(&call);
     mc_drains_tick(&call);
+    mc_disks_tick(&call);
     mc_evict_tick(&call);
     mc_lock_release(&m->tick_lock);
     mc_arena_free(&arena);

@@ -46,7 +46,11 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     bool enable_disk_eviction;
     uint64_t quota_bytes;
     uint64_t metadata_limit_bytes; /* of the index; 0 = none. At it new objects are refused */
-    bool enable_offload;
+    /* The SSD tier. Offload at PutEnd, or when eviction meets an object; how many may wait for one
+     * client, and what share of that one eviction may fill; evict what finds no place there. */
+    bool enable_offload, offload_on_evict, offload_force_evict;
+    uint64_t offloading_queue_limit;
+    double offload_cap_ratio;
     uint64_t seed; /* of placement and ids; 0 = from the system */
     /* For tests only: a master that is wrong on purpose, so that a checker can prove that it would
      * notice. */

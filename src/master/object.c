@@ -18,6 +18,11 @@ static bool freed_at_put_end(const struct mc_master *m, const struct mc_replica 
 }
 
 void mc_extent_free(struct mc_master *m, const struct mc_replica *r) {
+    if (r->type == MC_REPLICA_LOCAL_DISK) {
+        /* release: whoever sees 0 may free the segment */
+        atomic_fetch_sub_explicit(&r->segment->disk_replicas, 1, memory_order_release);
+        return;
+    }
     if (freed_at_put_end(m, r)) {
         return;
     }
@@ -26,6 +31,10 @@ void mc_extent_free(struct mc_master *m, const struct mc_replica *r) {
 
 void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t size,
                       uint64_t free_at_ms) {
+    if (r->type == MC_REPLICA_LOCAL_DISK) { /* its owner copies before it gives out */
+        mc_extent_free(m, r);
+        return;
+    }
     if (freed_at_put_end(m, r)) {
         return;
     }
@@ -267,9 +276,18 @@ void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_
     }
 }
 
+bool mc_object_in_memory(struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        if (mc_object_replica(o, i)->type == MC_REPLICA_MEMORY) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void mc_object_list_complete(struct mc_shard *shard, struct mc_object *o, bool touched) {
     enum mc_object_list list = touched ? MC_LIST_TOUCHED : MC_LIST_FRESH;
-    if (o->hard_pin) {
+    if (o->hard_pin || !mc_object_in_memory(o)) {
         list = MC_LIST_NONE;
     } else if (mc_soft_pinned(o)) {
         list = touched ? MC_LIST_SOFT_TOUCHED : MC_LIST_SOFT_FRESH;
@@ -339,6 +357,15 @@ void mc_describe(struct mc_call *call, const struct mc_object *o, const struct m
         call->seen[slot].serial = s->serial;
         call->seen[slot].endpoint = mc_arena_str(call->arena, endpoint);
         call->seen[slot].protocol = mc_arena_str(call->arena, s->info.protocol);
+    }
+    if (r->type == MC_REPLICA_LOCAL_DISK) {
+        *out = (struct mw_replica){.id = r->id,
+                                   .tag = MW_TAG_LOCAL_DISK,
+                                   .local_disk = {.client_id = s->client,
+                                                  .object_size = o->size,
+                                                  .endpoint = call->seen[slot].endpoint},
+                                   .status = r->status};
+        return;
     }
     *out = (struct mw_replica){.id = r->id,
                                .tag = MW_TAG_MEMORY,

@@ -207,6 +207,9 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
     mc_soft_pin_commit(call, shard, o);
     mc_object_list_complete(shard, o, false);
     mc_object_announce(call->m, o);
+    if (call->m->config.enable_offload && !call->m->config.offload_on_evict) {
+        (void)mc_offload_queue(call, shard, o, call->m->config.offloading_queue_limit);
+    }
     return MC_OK;
 }
 
@@ -263,6 +266,7 @@ enum mc_status mc_put_revoke(struct mc_call *call, const struct mc_key *key, str
 /* Writes over the object's own extents: unreadable from here until the end. */
 static void upsert_in_place(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
                             const struct mc_put *put) {
+    mc_offload_cancel(o);
     for (unsigned i = 0; i < o->replica_count; i++) {
         mc_object_replica(o, i)->status = MC_REPLICA_PROCESSING;
     }
@@ -314,7 +318,8 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
     if (!writing && !put->config->group_ids.has) {
         kept.group = mc_arena_str(call->arena, mc_group_of(o));
     }
-    bool same_shape = o->size == put->size && o->replica_count == wanted_replicas(put->config);
+    bool same_shape = o->size == put->size && o->replica_count == wanted_replicas(put->config) &&
+                      !mc_object_on_disk(o);
     if (!writing && same_shape && !mc_leased(call->m, o, call->now_ms)) {
         upsert_in_place(call, shard, o, put);
     } else {

@@ -104,6 +104,7 @@ int64_t mc_remove_all(struct mc_call *call, const struct mc_str *tenant, bool fo
         mc_shard_each(shard, remove_one, &all);
         mc_lock_release(&shard->lock);
     }
+    mc_disks_removed_all(call->m);
     return all.removed;
 }
 

@@ -104,6 +104,51 @@ void mc_rpc_GetStorageConfig(struct mc_call *call, const void *args, void *ret) 
                                    .quota_bytes = call->m->config.quota_bytes};
 }
 
+/* ---- the SSD tier ---- */
+
+void mc_rpc_MountLocalDiskSegment(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_client_flag *a = args;
+    struct mw_e_void *r = ret;
+    r->error = mc_disk_mount(call, a->client, a->flag);
+    if (r->error == 0) {
+        mc_client_seen(call->m, a->client, call->now_ms, false);
+    }
+}
+
+void mc_rpc_UnmountLocalDiskSegment(struct mc_call *call, const void *args, void *ret) {
+    struct mw_e_void *r = ret;
+    if (!call->m->config.enable_offload) {
+        r->error = MC_UNABLE_OFFLOAD;
+        return;
+    }
+    mc_disk_unmount(call, *(const struct mc_uuid *)args);
+}
+
+void mc_rpc_OffloadObjectHeartbeat(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_client_flag *a = args;
+    struct mw_e_vec *r = ret;
+    r->error = mc_disk_heartbeat(call, a->client, a->flag, &r->value);
+}
+
+void mc_rpc_ReportSsdCapacity(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_ssd_capacity *a = args;
+    ((struct mw_e_void *)ret)->error = call->m->config.enable_offload
+                                           ? mc_disk_capacity(call, a->client, a->bytes)
+                                           : MC_UNABLE_OFFLOAD;
+}
+
+void mc_rpc_NotifyOffloadSuccess(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_offload_done *a = args;
+    ((struct mw_e_void *)ret)->error = mc_disk_written(call, a->client, &a->tasks, &a->objects);
+}
+
+void mc_rpc_PollRemoveAll(struct mc_call *call, const void *args, void *ret) {
+    struct mw_e_bool *r = ret;
+    r->error = call->m->config.enable_offload
+                   ? mc_disk_poll_wipe(call, *(const struct mc_uuid *)args, &r->value)
+                   : MC_UNABLE_OFFLOAD;
+}
+
 /* ---- features that are off ---- */
 
 /* Every answer of several that can fail begins with its error. */
@@ -112,12 +157,6 @@ void mc_rpc_GetStorageConfig(struct mc_call *call, const void *args, void *ret) 
         *(int32_t *)ret = (status);                                                                \
     }
 
-ANSWERS(MountLocalDiskSegment, MC_UNABLE_OFFLOAD)
-ANSWERS(UnmountLocalDiskSegment, MC_UNABLE_OFFLOAD)
-ANSWERS(OffloadObjectHeartbeat, MC_UNABLE_OFFLOAD)
-ANSWERS(ReportSsdCapacity, MC_UNABLE_OFFLOAD)
-ANSWERS(NotifyOffloadSuccess, MC_UNABLE_OFFLOAD)
-ANSWERS(PollRemoveAll, MC_UNABLE_OFFLOAD)
 ANSWERS(PromotionObjectHeartbeat, MC_UNAVAILABLE_IN_CURRENT_MODE)
 ANSWERS(PromotionAllocStart, MC_UNAVAILABLE_IN_CURRENT_MODE)
 ANSWERS(NotifyPromotionSuccess, MC_UNAVAILABLE_IN_CURRENT_MODE)
@@ -132,24 +171,33 @@ ANSWERS(DynamicReplicaCopyRevoke, MC_UNAVAILABLE_IN_CURRENT_MODE)
 ANSWERS(GetAllNoFSegments, MC_OK)
 ANSWERS(GetNoFSegmentsByName, MC_OK)
 
-static int32_t evict_disk(int32_t type) {
-    return type == MC_REPLICA_DISK || type == MC_REPLICA_LOCAL_DISK ? MC_OBJECT_NOT_FOUND
-                                                                    : MC_INVALID_PARAMS;
+/* There are no DISK replicas, so none is found. */
+static int32_t evict_disk(struct mc_call *call, struct mc_uuid client, struct mc_str tenant,
+                          struct mc_str user, int32_t type) {
+    struct mc_key key;
+    struct mc_str scope;
+    if (type != MC_REPLICA_DISK && type != MC_REPLICA_LOCAL_DISK) {
+        return MC_INVALID_PARAMS;
+    }
+    MC_TRY(mc_tenant_normalise(tenant, &scope));
+    MC_TRY(mc_key_make(call->m, scope, user, &key));
+    return type == MC_REPLICA_DISK ? MC_OBJECT_NOT_FOUND : mc_disk_forget(call, &key, client);
 }
 
 void mc_rpc_EvictDiskReplica(struct mc_call *call, const void *args, void *ret) {
     const struct mw_a_evict_disk *a = args;
-    ((struct mw_e_void *)ret)->error = evict_disk(a->type);
+    ((struct mw_e_void *)ret)->error = evict_disk(call, a->client, a->tenant, a->key, a->type);
 }
 
 void mc_rpc_BatchEvictDiskReplica(struct mc_call *call, const void *args, void *ret) {
     const struct mw_a_batch_evict_disk *a = args;
     struct mc_vec *r = ret;
     struct mw_e_void *items = mc_arena_zalloc(call->arena, (a->keys.count + 1) * sizeof(*items));
+    const struct mc_str *keys = a->keys.items;
     for (size_t i = 0; i < a->keys.count; i++) {
-        items[i].error = evict_disk(a->type);
+        items[i].error = evict_disk(call, a->client, a->tenant, keys[i], a->type);
+        call->failed_items += items[i].error != 0;
     }
     call->items += a->keys.count;
-    call->failed_items += a->keys.count;
     *r = (struct mc_vec){items, a->keys.count};
 }

@@ -14,6 +14,8 @@
  */
 #include "master/core.h"
 
+#include <stdio.h>
+
 #include "base/log.h"
 
 #define SWEEP_OBJECTS_PER_TICK 32768u
@@ -34,7 +36,9 @@ static void segment_free(struct mc_segment *s) {
     if (s->metrics) {
         mc_metrics_unregister_range(s->metrics, s, sizeof(*s));
     }
-    mc_allocator_destroy(s->allocator);
+    if (s->allocator) {
+        mc_allocator_destroy(s->allocator);
+    }
     free((char *)s->info.name.ptr);
     free((char *)s->info.te_endpoint.ptr);
     free((char *)s->info.protocol.ptr);
@@ -80,20 +84,56 @@ static bool overlap(const struct mw_segment *a, const struct mw_segment *b) {
 
 /* ---- unmounting ---- */
 
-/* Takes segment i out of the table. Its time is read after its replicas are hidden, so that no
+/* The segment is in no table any more. Its time is read after its replicas are hidden, so that no
  * lease is granted later than that. */
-static void retire_locked(struct mc_call *call, size_t i) {
-    struct mc_master *m = call->m;
-    struct mc_segment *s = m->segments[i];
+static void bury_locked(struct mc_master *m, struct mc_segment *s) {
     atomic_store_explicit(&s->status, MC_SEGMENT_UNMOUNTING, memory_order_seq_cst);
-    m->segments[i] = m->segments[--m->segment_count];
     s->unmounted_ms = mc_now_ms(m->clock);
-    s->held_objects = mc_allocator_count(s->allocator) > 0;
+    s->held_objects = s->allocator && mc_allocator_count(s->allocator) > 0;
     s->sweep_left = MC_SHARDS;
     s->retired_as = ++m->retired_total;
     s->next_retired = m->retired;
     m->retired = s;
     atomic_store_explicit(&m->sweep_left, MC_SHARDS, memory_order_relaxed);
+}
+
+static void retire_locked(struct mc_call *call, size_t i) {
+    struct mc_master *m = call->m;
+    struct mc_segment *s = m->segments[i];
+    m->segments[i] = m->segments[--m->segment_count];
+    bury_locked(m, s);
+}
+
+/* ---- disks ---- */
+
+struct mc_segment *mc_segment_disk_make(struct mc_master *m, struct mc_uuid client,
+                                        struct mc_str endpoint) {
+    char name[64];
+    struct mc_segment *s = mc_zalloc(sizeof(*s));
+    snprintf(name, sizeof(name), "local-disk-%016llx-%016llx", (unsigned long long)client.hi,
+             (unsigned long long)client.lo);
+    s->info.id = client;
+    s->info.name = own(mc_str_from(name));
+    s->info.te_endpoint = own(endpoint);
+    s->info.protocol = own(MC_STR(""));
+    s->info.host_id = own(MC_STR(""));
+    s->name_hash = mc_hash64(name, strlen(name), 0);
+    s->client = client;
+    atomic_init(&s->status, MC_SEGMENT_OK);
+    pthread_rwlock_wrlock(&m->segments_lock);
+    s->serial = ++m->next_serial;
+    pthread_rwlock_unlock(&m->segments_lock);
+    return s;
+}
+
+void mc_segment_disk_retire(struct mc_call *call, struct mc_segment *s) {
+    pthread_rwlock_wrlock(&call->m->segments_lock);
+    bury_locked(call->m, s);
+    pthread_rwlock_unlock(&call->m->segments_lock);
+}
+
+void mc_segment_disk_free(struct mc_segment *s) {
+    segment_free(s);
 }
 
 static bool retire_id_locked(struct mc_call *call, struct mc_uuid id) {
@@ -273,7 +313,10 @@ enum mc_status mc_segment_mount(struct mc_call *call, const struct mw_segment *i
 
 /* Swept and empty: kept only so that its bytes are not handed out again too early. */
 static bool cleaned(const struct mc_segment *s) {
-    return s->sweep_left == 0 && mc_allocator_count(s->allocator) == 0;
+    /* acquire: pairs with the release of whoever dropped the last replica */
+    return s->sweep_left == 0 &&
+           (s->allocator ? mc_allocator_count(s->allocator)
+                         : atomic_load_explicit(&s->disk_replicas, memory_order_acquire)) == 0;
 }
 
 enum mc_status mc_segment_status_by_name(struct mc_master *m, struct mc_str name, int32_t *status) {

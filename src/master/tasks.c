@@ -284,6 +284,9 @@ static enum mc_status find_source(struct mc_call *call, const struct mc_key *key
     for (unsigned i = 0; o && i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, (first + i) % o->replica_count);
         bool readable = r->status == MC_REPLICA_COMPLETE;
+        if (r->type != MC_REPLICA_MEMORY) {
+            continue; /* tasks copy memory */
+        }
         if (source.len ? mc_str_eq(r->segment->info.name, source) : readable || !found) {
             found = r->segment;
             if (readable) {

@@ -37,8 +37,8 @@ def wrong_command_lines(closing, scratch):
 
 
 def features_that_are_not_there(closing, scratch):
-    for flag in ("enable_ha", "enable_oplog", "enable_snapshot", "enable_snapshot_restore", "enable_offload",
-                 "offload_on_evict", "promotion_on_hit", "enable_multi_tenants", "enable_cxl"):
+    for flag in ("enable_ha", "enable_oplog", "enable_snapshot", "enable_snapshot_restore", "promotion_on_hit",
+                 "enable_multi_tenants", "enable_cxl"):
         refused(*ANY, f"--{flag}", words=[flag, "this build"])
     refused(*ANY, "--memory_allocator=cachelib", words=["memory_allocator", "offset"])
     refused(*ANY, "--dynamic_replication_mode=enforce", words=["dynamic_replication_mode"])
@@ -130,7 +130,8 @@ def it_is_small(closing, scratch):
 
 def the_other_programs(closing, scratch):
     refused("-no_such_flag", words=["ERROR: unknown command line flag 'no_such_flag'"], program="mooncake_client")
-    refused("--enable_offload", words=["enable_offload", "this build"], program="mooncake_client")
+    refused("--enable_offload", "--nostart_offload_rpc_server", words=["start_offload_rpc_server"],
+            program="mooncake_client")
     refused("--protocol=rdma", words=["rdma"], program="transfer_engine_bench")
     refused("--mode=initiator", words=["segment_id"], program="transfer_engine_bench")
     master = Master(BIN, "--enable_http_metadata_server")

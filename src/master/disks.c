@@ -1,0 +1,522 @@
+/*
+ * The SSD tier as the master sees it: which clients have one, what they should write there, and
+ * the replicas that they then hold.
+ *
+ * A client that mounts a local disk gets tasks with its heartbeats: objects whose memory replica
+ * lies in one of its segments, queued at PutEnd or, with offload_on_evict, when eviction meets
+ * them. While an object waits, or is being written, eviction passes it over; that ends when the
+ * client says how it went, or when it has said nothing for the discard timeout.
+ *
+ * A LOCAL_DISK replica points to a segment of its own kind, one per client and RPC address, that is
+ * in no table of mounted ones: it has no allocator and counts its replicas. When the client goes
+ * the segment is retired like any other, which hides its replicas at once.
+ *
+ * What a client says it has written is believed only for the very object that it was told to write:
+ * the object carries a mark that ends with it, so bytes of a removed or replaced object never get a
+ * replica. The exception is a client that has just mounted its disk and tells what it found there:
+ * until its first heartbeat it may name objects that the index does not have.
+ *
+ * The queues' lock is a leaf; queue items are copies of keys, looked up again when they are taken.
+ */
+#include "master/core.h"
+
+#include "base/log.h"
+
+#define TASKS_PER_HEARTBEAT 2048u
+#define EXPIRED_PER_TICK    1024u
+
+enum { MARK_NONE, MARK_QUEUED, MARK_CLAIMED };
+
+struct item {
+    struct mc_list link;
+    uint64_t claimed_ms;
+    uint64_t mark; /* the object's, so that a later object of the same name is not taken for it */
+    uint64_t hash;
+    uint32_t tenant_len, key_len;
+    char bytes[];
+};
+
+struct disk {
+    struct disk *next;
+    struct mc_uuid client;
+    struct mc_segment *segment;     /* NULL until the client has written or found something */
+    bool offloading;                /* the client takes tasks */
+    bool adopting;                  /* it has mounted and not yet sent a heartbeat */
+    bool wipe;                      /* everything was removed: it may empty its disk */
+    int64_t capacity_bytes;         /* as reported */
+    struct mc_list queued, claimed; /* items, the oldest first */
+    uint64_t queued_count;
+};
+
+struct mc_disks {
+    struct mc_lock lock;
+    struct disk *all;
+    uint64_t count;
+    uint64_t next_mark;
+};
+
+struct mc_disks *mc_disks_create(void) {
+    return mc_zalloc(sizeof(struct mc_disks));
+}
+
+static struct disk *find_locked(struct mc_disks *disks, struct mc_uuid client) {
+    struct disk *d = disks->all;
+    while (d && !mc_uuid_eq(d->client, client)) {
+        d = d->next;
+    }
+    return d;
+}
+
+static void items_free(struct mc_list *items) {
+    while (!mc_list_empty(items)) {
+        struct item *item = mc_container_of(items->next, struct item, link);
+        mc_list_del(&item->link);
+        free(item);
+    }
+}
+
+static void disk_free(struct disk *d) {
+    items_free(&d->queued);
+    items_free(&d->claimed);
+    free(d);
+}
+
+void mc_disks_destroy(struct mc_master *m) {
+    for (struct disk *d = m->disks->all, *next; d; d = next) {
+        next = d->next;
+        if (d->segment) {
+            mc_segment_disk_free(d->segment);
+        }
+        disk_free(d);
+    }
+    free(m->disks);
+}
+
+uint64_t mc_disks_count(struct mc_master *m) {
+    mc_lock_acquire(&m->disks->lock);
+    uint64_t count = m->disks->count;
+    mc_lock_release(&m->disks->lock);
+    return count;
+}
+
+/* ---- marks: all need the shard's lock ---- */
+
+static bool marked(const struct mc_object *o, const struct item *item, uint8_t state) {
+    return o->ext && o->ext->offload == state && o->ext->offload_mark == item->mark;
+}
+
+static void unmark(struct mc_shard *shard, struct mc_object *o) {
+    o->ext->offload = MARK_NONE;
+    if (o->list == MC_LIST_NONE && !mc_replicating(o)) {
+        mc_object_list_complete(shard, o, true); /* eviction had put it aside */
+    }
+}
+
+bool mc_offload_pending(const struct mc_object *o) {
+    return o->ext && o->ext->offload != MARK_NONE;
+}
+
+void mc_offload_cancel(struct mc_object *o) {
+    if (o->ext) {
+        o->ext->offload = MARK_NONE;
+    }
+}
+
+bool mc_object_on_disk(struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        if (mc_object_replica(o, i)->type == MC_REPLICA_LOCAL_DISK) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct item *item_make(struct mc_master *m, struct mc_object *o) {
+    struct item *item = mc_alloc(sizeof(*item) + o->tenant_len + o->key_len);
+    *item = (struct item){
+        .hash = mc_object_hash(m, o), .tenant_len = o->tenant_len, .key_len = o->key_len};
+    memcpy(item->bytes, o->bytes, (size_t)o->tenant_len + o->key_len);
+    return item;
+}
+
+static struct mc_key item_key(const struct item *item) {
+    return (struct mc_key){.tenant = {item->bytes, item->tenant_len},
+                           .user = {item->bytes + item->tenant_len, item->key_len},
+                           .hash = item->hash};
+}
+
+bool mc_offload_queue(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
+                      uint64_t limit) {
+    struct mc_master *m = call->m;
+    if (!m->config.enable_offload || mc_offload_pending(o) || mc_object_on_disk(o)) {
+        return false;
+    }
+    struct item *item = NULL;
+    mc_lock_acquire(&m->disks->lock);
+    for (unsigned i = 0; i < o->replica_count && !item; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        struct disk *d =
+            r->status == MC_REPLICA_COMPLETE ? find_locked(m->disks, r->segment->client) : NULL;
+        if (d && d->offloading && d->queued_count < limit) {
+            item = item_make(m, o);
+            item->mark = ++m->disks->next_mark;
+            mc_list_push_back(&d->queued, &item->link);
+            d->queued_count++;
+        }
+    }
+    uint64_t mark = item ? item->mark : 0; /* the item may be taken as soon as the lock is free */
+    mc_lock_release(&m->disks->lock);
+    if (mark) {
+        struct mc_object_ext *ext = mc_object_ext(shard, o);
+        ext->offload = MARK_QUEUED;
+        ext->offload_mark = mark;
+        mc_count(&m->counters.offloads_queued, 1);
+    }
+    return mark != 0;
+}
+
+/* ---- mounting ---- */
+
+enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool offloading) {
+    struct mc_disks *disks = call->m->disks;
+    if (!call->m->config.enable_offload) {
+        return MC_UNABLE_OFFLOAD;
+    }
+    mc_lock_acquire(&disks->lock);
+    struct disk *d = find_locked(disks, client);
+    if (!d) {
+        d = mc_zalloc(sizeof(*d));
+        d->client = client;
+        mc_list_init(&d->queued);
+        mc_list_init(&d->claimed);
+        d->next = disks->all;
+        disks->all = d;
+        disks->count++;
+    }
+    d->offloading = offloading;
+    d->adopting = true;
+    mc_lock_release(&disks->lock);
+    return MC_OK;
+}
+
+/* Their objects are no longer waiting. Called without locks; frees the items. */
+static void drop_items(struct mc_call *call, struct mc_list *items, uint8_t state) {
+    while (!mc_list_empty(items)) {
+        struct item *item = mc_container_of(items->next, struct item, link);
+        struct mc_key key = item_key(item);
+        struct mc_shard *shard = mc_shard_of(call->m, key.hash);
+        mc_lock_acquire(&shard->lock);
+        struct mc_object *o = mc_object_find(call->m, shard, &key);
+        if (o && marked(o, item, state)) {
+            unmark(shard, o);
+        }
+        mc_lock_release(&shard->lock);
+        mc_list_del(&item->link);
+        free(item);
+    }
+}
+
+void mc_disk_unmount(struct mc_call *call, struct mc_uuid client) {
+    struct mc_disks *disks = call->m->disks;
+    struct disk *gone = NULL;
+    mc_lock_acquire(&disks->lock);
+    for (struct disk **at = &disks->all; *at; at = &(*at)->next) {
+        if (mc_uuid_eq((*at)->client, client)) {
+            gone = *at;
+            *at = gone->next;
+            disks->count--;
+            break;
+        }
+    }
+    mc_lock_release(&disks->lock);
+    if (!gone) {
+        return;
+    }
+    drop_items(call, &gone->queued, MARK_QUEUED);
+    drop_items(call, &gone->claimed, MARK_CLAIMED);
+    if (gone->segment) {
+        mc_segment_disk_retire(call, gone->segment);
+    }
+    disk_free(gone);
+}
+
+enum mc_status mc_disk_capacity(struct mc_call *call, struct mc_uuid client, int64_t bytes) {
+    struct mc_disks *disks = call->m->disks;
+    mc_lock_acquire(&disks->lock);
+    struct disk *d = find_locked(disks, client);
+    if (d) {
+        d->capacity_bytes = bytes;
+    }
+    mc_lock_release(&disks->lock);
+    return d ? MC_OK : MC_SEGMENT_NOT_FOUND;
+}
+
+/* ---- tasks ---- */
+
+/* Moves the oldest queued item to the claimed ones; a copy of it in the arena, or NULL. */
+static struct item *take_item(struct mc_call *call, struct mc_uuid client) {
+    struct mc_disks *disks = call->m->disks;
+    struct item *copy = NULL;
+    mc_lock_acquire(&disks->lock);
+    struct disk *d = find_locked(disks, client);
+    if (d && !mc_list_empty(&d->queued)) {
+        struct item *item = mc_container_of(d->queued.next, struct item, link);
+        size_t bytes = sizeof(*item) + item->tenant_len + item->key_len;
+        item->claimed_ms = call->now_ms;
+        mc_list_del(&item->link);
+        mc_list_push_back(&d->claimed, &item->link);
+        d->queued_count--;
+        copy = mc_arena_alloc(call->arena, bytes);
+        memcpy(copy, item, bytes);
+    }
+    mc_lock_release(&disks->lock);
+    return copy;
+}
+
+enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
+                                 struct mc_vec *tasks) {
+    struct mc_disks *disks = call->m->disks;
+    if (!call->m->config.enable_offload) {
+        return MC_UNABLE_OFFLOAD;
+    }
+    mc_lock_acquire(&disks->lock);
+    struct disk *d = find_locked(disks, client);
+    if (d) {
+        d->offloading = offloading;
+        d->adopting = false;
+    }
+    mc_lock_release(&disks->lock);
+    if (!d) {
+        return MC_SEGMENT_NOT_FOUND;
+    }
+    struct mw_disk_task *out = mc_arena_alloc(call->arena, TASKS_PER_HEARTBEAT * sizeof(*out));
+    size_t count = 0;
+    for (unsigned n = 0; offloading && n < TASKS_PER_HEARTBEAT; n++) {
+        struct item *item = take_item(call, client);
+        if (!item) {
+            break;
+        }
+        struct mc_key key = item_key(item);
+        struct mc_shard *shard = mc_shard_of(call->m, key.hash);
+        mc_lock_acquire(&shard->lock);
+        struct mc_object *o = mc_object_find(call->m, shard, &key);
+        if (o && marked(o, item, MARK_QUEUED)) {
+            o->ext->offload = MARK_CLAIMED;
+            out[count++] =
+                (struct mw_disk_task){.tenant = key.tenant.len ? key.tenant : MC_STR("default"),
+                                      .key = key.user,
+                                      .size = (int64_t)o->size};
+        }
+        mc_lock_release(&shard->lock);
+    }
+    *tasks = (struct mc_vec){out, count};
+    return MC_OK;
+}
+
+void mc_disks_tick(struct mc_call *call) {
+    struct mc_disks *disks = call->m->disks;
+    struct mc_list expired;
+    uint64_t timeout = call->m->config.put_start_discard_timeout_ms;
+    unsigned count = 0;
+    mc_list_init(&expired);
+    mc_lock_acquire(&disks->lock);
+    for (struct disk *d = disks->all; d; d = d->next) {
+        while (!mc_list_empty(&d->claimed) && count < EXPIRED_PER_TICK) {
+            struct item *item = mc_container_of(d->claimed.next, struct item, link);
+            if (call->now_ms < item->claimed_ms + timeout) {
+                break;
+            }
+            mc_list_del(&item->link);
+            mc_list_push_back(&expired, &item->link);
+            count++;
+        }
+    }
+    mc_lock_release(&disks->lock);
+    drop_items(call, &expired, MARK_CLAIMED);
+}
+
+/* ---- what a client has written ---- */
+
+/* The segment of the client's replicas, made when its address is new; NULL = it has no disk.
+ * Only one such RPC of a client is under way at a time, as its clients send them. */
+static struct mc_segment *disk_segment(struct mc_call *call, struct mc_uuid client,
+                                       struct mc_str endpoint, bool *adopting) {
+    struct mc_disks *disks = call->m->disks;
+    struct mc_segment *old = NULL, *fresh = NULL, *s = NULL;
+    for (;;) {
+        mc_lock_acquire(&disks->lock);
+        struct disk *d = find_locked(disks, client);
+        if (d && d->segment && mc_str_eq(d->segment->info.te_endpoint, endpoint)) {
+            s = d->segment;
+        } else if (d && fresh) {
+            old = d->segment;
+            s = d->segment = fresh;
+            fresh = NULL;
+        }
+        if (s) {
+            d->wipe = false;
+            *adopting = d->adopting;
+            atomic_fetch_add_explicit(&s->disk_replicas, 1, memory_order_relaxed); /* ours */
+        }
+        mc_lock_release(&disks->lock);
+        if (s || !d) {
+            break;
+        }
+        fresh = mc_segment_disk_make(call->m, client, endpoint);
+    }
+    if (fresh) {
+        mc_segment_disk_free(fresh);
+    }
+    if (old) {
+        mc_segment_disk_retire(call, old);
+    }
+    return s;
+}
+
+static void add_replica(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
+                        struct mc_segment *s) {
+    struct mc_replica all[MC_MAX_REPLICAS];
+    unsigned count = o->replica_count;
+    if (count >= MC_MAX_REPLICAS) {
+        return;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        all[i] = *mc_object_replica(o, i);
+    }
+    all[count] = (struct mc_replica){
+        .id = atomic_fetch_add_explicit(&call->m->next_replica_id, 1, memory_order_relaxed),
+        .segment = s,
+        .type = MC_REPLICA_LOCAL_DISK,
+        .status = MC_REPLICA_COMPLETE};
+    atomic_fetch_add_explicit(&s->disk_replicas, 1, memory_order_relaxed);
+    mc_object_set_replicas(shard, o, all, count + 1);
+}
+
+/* An object that only a disk has: a client found it there. */
+static enum mc_status adopt(struct mc_call *call, struct mc_shard *shard, const struct mc_key *key,
+                            struct mc_segment *s, uint64_t size) {
+    struct mc_object *o = mc_shard_insert(shard, key);
+    if (!o) {
+        return MC_NO_AVAILABLE_HANDLE;
+    }
+    o->size = size;
+    o->writer = s->client;
+    o->started_ms = o->lease_until_ms = call->now_ms;
+    add_replica(call, shard, o, s);
+    mc_object_list_complete(shard, o, false);
+    mc_count(&call->m->counters.offload_adopted, 1);
+    return MC_OK;
+}
+
+static void written_one(struct mc_call *call, struct mc_segment *s, bool adopting,
+                        const struct mw_disk_task *task, const struct mw_storage_object *at) {
+    struct mc_master *m = call->m;
+    struct mc_key key;
+    struct mc_str tenant;
+    bool failed = at->bucket_id < 0 || at->data_size <= 0;
+    if (mc_tenant_normalise(task->tenant, &tenant) != MC_OK ||
+        mc_key_make(m, tenant, task->key, &key) != MC_OK || key.user.len == 0 || task->size <= 0) {
+        return;
+    }
+    struct mc_shard *shard = mc_shard_of(m, key.hash);
+    mc_lock_acquire(&shard->lock);
+    struct mc_object *o = mc_object_find(m, shard, &key);
+    bool claimed = o && o->ext && o->ext->offload == MARK_CLAIMED;
+    if (claimed && !failed && s && o->size == (uint64_t)task->size && !mc_object_on_disk(o)) {
+        add_replica(call, shard, o, s);
+        mc_count(&m->counters.offloads, 1);
+        mc_count(&m->counters.offloaded_bytes, (int64_t)o->size);
+    } else if (!o && adopting && !failed && s) {
+        (void)adopt(call, shard, &key, s, (uint64_t)task->size);
+    } else {
+        mc_count(&m->counters.offload_failures, claimed);
+    }
+    if (claimed) {
+        unmark(shard, o);
+    }
+    mc_lock_release(&shard->lock);
+}
+
+enum mc_status mc_disk_written(struct mc_call *call, struct mc_uuid client,
+                               const struct mc_vec *tasks, const struct mc_vec *objects) {
+    const struct mw_disk_task *task = tasks->items;
+    const struct mw_storage_object *at = objects->items;
+    struct mc_str endpoint = {0};
+    bool adopting = false;
+    if (!call->m->config.enable_offload) {
+        return MC_UNABLE_OFFLOAD;
+    }
+    if (tasks->count != objects->count) {
+        return MC_INVALID_PARAMS;
+    }
+    for (size_t i = 0; i < objects->count && endpoint.len == 0; i++) {
+        endpoint = at[i].endpoint;
+    }
+    if (endpoint.len > MC_MAX_KEY_BYTES) {
+        return MC_INVALID_PARAMS;
+    }
+    if (!mc_disk_known(call->m, client)) {
+        return MC_SEGMENT_NOT_FOUND;
+    }
+    struct mc_segment *s = endpoint.len ? disk_segment(call, client, endpoint, &adopting) : NULL;
+    for (size_t i = 0; i < tasks->count; i++) {
+        written_one(call, s, adopting, &task[i], &at[i]);
+    }
+    if (s) {
+        atomic_fetch_sub_explicit(&s->disk_replicas, 1, memory_order_relaxed);
+    }
+    return MC_OK;
+}
+
+bool mc_disk_known(struct mc_master *m, struct mc_uuid client) {
+    mc_lock_acquire(&m->disks->lock);
+    bool known = find_locked(m->disks, client) != NULL;
+    mc_lock_release(&m->disks->lock);
+    return known;
+}
+
+enum mc_status mc_disk_forget(struct mc_call *call, const struct mc_key *key,
+                              struct mc_uuid client) {
+    struct mc_shard *shard = mc_shard_of(call->m, key->hash);
+    enum mc_status status = MC_OBJECT_NOT_FOUND;
+    mc_lock_acquire(&shard->lock);
+    struct mc_object *o = mc_object_find(call->m, shard, key);
+    for (unsigned i = 0; o && i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        status = MC_REPLICA_NOT_FOUND;
+        if (r->type == MC_REPLICA_LOCAL_DISK && mc_uuid_eq(r->segment->client, client)) {
+            mc_object_remove_replica(call->m, shard, o, i, 0);
+            status = MC_OK;
+            if (o->replica_count == 0) {
+                mc_object_erase(call->m, shard, o);
+            }
+            break;
+        }
+    }
+    mc_lock_release(&shard->lock);
+    return status;
+}
+
+/* ---- everything removed ---- */
+
+void mc_disks_removed_all(struct mc_master *m) {
+    mc_lock_acquire(&m->disks->lock);
+    for (struct disk *d = m->disks->all; d; d = d->next) {
+        /* relaxed: a replica that is just coming clears the flag again, under this lock */
+        d->wipe = !d->segment ||
+                  atomic_load_explicit(&d->segment->disk_replicas, memory_order_relaxed) == 0;
+    }
+    mc_lock_release(&m->disks->lock);
+}
+
+enum mc_status mc_disk_poll_wipe(struct mc_call *call, struct mc_uuid client, bool *wipe) {
+    struct mc_disks *disks = call->m->disks;
+    mc_lock_acquire(&disks->lock);
+    struct disk *d = find_locked(disks, client);
+    if (d) {
+        *wipe = d->wipe;
+        d->wipe = false;
+    }
+    mc_lock_release(&disks->lock);
+    return d ? MC_OK : MC_SEGMENT_NOT_FOUND;
+}
