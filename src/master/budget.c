@@ -25,7 +25,7 @@ uint64_t mc_metadata_bytes(struct mc_master *m) {
         bytes += EXTENT_BYTES * mc_allocator_count(m->segments[i]->allocator);
     }
     for (const struct mc_segment *s = m->retired; s; s = s->next_retired) {
-        bytes += EXTENT_BYTES * mc_allocator_count(s->allocator);
+        bytes += s->allocator ? EXTENT_BYTES * mc_allocator_count(s->allocator) : 0;
     }
     pthread_rwlock_unlock(&m->segments_lock);
     return bytes;

@@ -113,6 +113,9 @@ static int by_place(const void *x, const void *y) {
 
 static void audit_segment(struct audit *a, struct mc_segment *segment) {
     uint64_t used = 0, count = 0;
+    if (!segment->allocator) {
+        return; /* a client's disk */
+    }
     for (size_t i = 0; i < a->count; i++) {
         if (a->extents[i].segment == segment) {
             used += a->extents[i].size;

@@ -1,0 +1,272 @@
+/* What the master believes of clients' SSDs: tasks for what they have in memory, a replica for what
+ * they were told to write and for nothing else. */
+#include "support/master_fixture.h"
+
+static void restart_with_offload(struct fixture *f) {
+    f->config.enable_offload = true;
+    f->config.default_kv_lease_ttl_ms = 100;
+    fixture_restart(f);
+    mount(f, "a:1", 16 << 20);
+    struct mw_a_client_flag args = {client_a, true};
+    struct mw_e_void ret;
+    call(f, MC_RPC_MountLocalDiskSegment, &args, &ret);
+    assert_int_equal(ret.error, 0);
+}
+
+static size_t heartbeat(struct fixture *f, struct mw_disk_task *first) {
+    struct mw_a_client_flag args = {client_a, true};
+    struct mw_e_vec ret;
+    call(f, MC_RPC_OffloadObjectHeartbeat, &args, &ret);
+    assert_int_equal(ret.error, 0);
+    if (ret.value.count > 0 && first != NULL) {
+        *first = ((struct mw_disk_task *)ret.value.items)[0];
+    }
+    return ret.value.count;
+}
+
+static int32_t written(struct fixture *f, const char *key, int64_t size, bool good) {
+    struct mw_disk_task task = {str("default"), str(key), size};
+    struct mw_storage_object object = {.bucket_id = good ? 7 : -1,
+                                       .key_size = 9,
+                                       .data_size = good ? size : -1,
+                                       .endpoint = str(good ? "10.0.0.1:99" : "")};
+    struct mw_a_offload_done args = {client_a, {&task, 1}, {&object, 1}};
+    struct mw_e_void ret;
+    call(f, MC_RPC_NotifyOffloadSuccess, &args, &ret);
+    return ret.error;
+}
+
+/* How many replicas in memory and on SSD; -1 = no such key. */
+static int places(struct fixture *f, const char *key, unsigned *memory) {
+    struct mw_replica_list list;
+    unsigned disk = 0;
+    *memory = 0;
+    if (mc_master_peek(f->m, str("default"), str(key), &f->arena, &list) != MC_OK) {
+        return -1;
+    }
+    const struct mw_replica *r = list.replicas.items;
+    for (size_t i = 0; i < list.replicas.count; i++) {
+        if (r[i].tag == MW_TAG_LOCAL_DISK) {
+            assert_true(mc_uuid_eq(r[i].local_disk.client_id, client_a));
+            assert_true(mc_str_eq(r[i].local_disk.endpoint, str("10.0.0.1:99")));
+            disk++;
+        } else {
+            (*memory)++;
+        }
+    }
+    return (int)disk;
+}
+
+static void expect(struct fixture *f, const char *key, unsigned memory, int disk) {
+    unsigned in_memory;
+    assert_int_equal(places(f, key, &in_memory), disk);
+    if (disk >= 0) {
+        assert_int_equal(in_memory, memory);
+    }
+    fixture_check(f);
+}
+
+static void fill_until_evicted(struct fixture *f, const char *prefix) {
+    char key[64];
+    for (unsigned i = 0; i < 40; i++) {
+        snprintf(key, sizeof(key), "%s/%u", prefix, i);
+        (void)put(f, key, 1 << 20);
+        tick_for_ms(f, 50);
+    }
+}
+
+static void test_an_object_is_written_and_outlives_its_memory(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_task task = {0};
+    restart_with_offload(f);
+    assert_int_equal(heartbeat(f, NULL), 0);
+    assert_int_equal(put(f, "k", 1 << 20), 0);
+    assert_int_equal(heartbeat(f, &task), 1);
+    assert_true(mc_str_eq(task.key, str("k")) && mc_str_eq(task.tenant, str("default")));
+    assert_int_equal(task.size, 1 << 20);
+    assert_int_equal(heartbeat(f, NULL), 0); /* told once */
+    expect(f, "k", 1, 0);
+    assert_int_equal(written(f, "k", 1 << 20, true), 0);
+    expect(f, "k", 1, 1);
+    assert_int_equal(metric(f, "master_offload_success_total"), 1);
+    fill_until_evicted(f, "other");
+    expect(f, "k", 0, 1);
+    assert_true(metric(f, "master_memory_evictions_total") > 0);
+    assert_int_equal(get(f, "k"), 0);
+    assert_int_equal(put_start(f, "k", 1 << 20), MC_OBJECT_ALREADY_EXISTS);
+    assert_int_equal(remove_key(f, "k", true), 0);
+    expect(f, "k", 0, -1);
+}
+
+static void test_what_waits_is_not_evicted_and_a_failure_ends_that(void **state) {
+    struct fixture *f = *state;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 1 << 20), 0);
+    fill_until_evicted(f, "a");
+    expect(f, "k", 1, 0); /* all wait: memory is full, puts are refused, nothing is lost */
+    assert_true(heartbeat(f, NULL) >= 1);
+    assert_int_equal(written(f, "k", 1 << 20, false), 0);
+    assert_int_equal(metric(f, "master_offload_failures_total"), 1);
+    fill_until_evicted(f, "b");
+    expect(f, "k", 0, -1);
+}
+
+static void test_a_client_that_never_answers_pins_nothing(void **state) {
+    struct fixture *f = *state;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 1 << 20), 0);
+    assert_int_equal(heartbeat(f, NULL), 1);
+    for (unsigned i = 0; i < 40; i++) { /* alive, and silent about it */
+        advance_ms(f, 1000);
+        assert_int_equal(ping(f, client_a), MC_CLIENT_OK);
+        tick(f);
+    }
+    assert_int_equal(written(f, "k", 1 << 20, true), 0); /* too late */
+    expect(f, "k", 1, 0);
+}
+
+static void test_late_words_about_another_object_are_not_believed(void **state) {
+    struct fixture *f = *state;
+    struct mc_vec out;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "removed", 4096), 0);
+    assert_int_equal(put(f, "again", 4096), 0);
+    assert_int_equal(put(f, "upserted", 4096), 0);
+    assert_int_equal(heartbeat(f, NULL), 3);
+    assert_int_equal(remove_key(f, "removed", true), 0);
+    assert_int_equal(remove_key(f, "again", true), 0);
+    assert_int_equal(put(f, "again", 4096), 0); /* queued anew, and not yet told */
+    assert_int_equal(upsert_start(f, "upserted", 4096, replicas(1), &out), 0);
+    assert_int_equal(put_end(f, "upserted"), 0);
+    assert_int_equal(written(f, "removed", 4096, true), 0);
+    assert_int_equal(written(f, "again", 4096, true), 0);
+    assert_int_equal(written(f, "upserted", 4096, true), 0);
+    assert_int_equal(written(f, "never there", 4096, true), 0);
+    expect(f, "removed", 0, -1);
+    expect(f, "never there", 0, -1);
+    expect(f, "again", 1, 0);
+    expect(f, "upserted", 1, 0);
+    assert_int_equal(heartbeat(f, NULL), 2);
+    assert_int_equal(written(f, "again", 4096, true), 0);
+    assert_int_equal(written(f, "upserted", 5000, true), 0); /* of another size */
+    expect(f, "again", 1, 1);
+    expect(f, "upserted", 1, 0);
+}
+
+static void test_a_client_that_comes_back_tells_what_it_has(void **state) {
+    struct fixture *f = *state;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "memory", 4096), 0);
+    assert_int_equal(written(f, "found", 8192, true), 0); /* it has just mounted */
+    assert_int_equal(written(f, "memory", 4096, true), 0);
+    expect(f, "found", 0, 1);
+    expect(f, "memory", 1, 0); /* who knows which bytes those are */
+    assert_int_equal(heartbeat(f, NULL), 1);
+    assert_int_equal(written(f, "late", 8192, true), 0);
+    expect(f, "late", 0, -1);
+    assert_int_equal(metric(f, "master_offload_adopted_total"), 1);
+}
+
+static void test_an_upsert_forgets_the_disk(void **state) {
+    struct fixture *f = *state;
+    struct mc_vec out;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 4096), 0);
+    assert_int_equal(heartbeat(f, NULL), 1);
+    assert_int_equal(written(f, "k", 4096, true), 0);
+    assert_int_equal(upsert_start(f, "k", 4096, replicas(2), &out), 0);
+    assert_int_equal(put_end(f, "k"), 0);
+    expect(f, "k", 1, 0);
+    assert_int_equal(heartbeat(f, NULL), 1);
+}
+
+static int32_t forget(struct fixture *f, const char *key, struct mc_uuid client, int32_t type) {
+    struct mw_a_evict_disk args = {client, str(key), str("default"), type};
+    struct mw_e_void ret;
+    call(f, MC_RPC_EvictDiskReplica, &args, &ret);
+    return ret.error;
+}
+
+static void test_a_client_forgets_its_own(void **state) {
+    struct fixture *f = *state;
+    restart_with_offload(f);
+    assert_int_equal(written(f, "k", 8192, true), 0);
+    assert_int_equal(forget(f, "k", client_b, MC_REPLICA_LOCAL_DISK), MC_REPLICA_NOT_FOUND);
+    assert_int_equal(forget(f, "k", client_a, MC_REPLICA_MEMORY), MC_INVALID_PARAMS);
+    assert_int_equal(forget(f, "k", client_a, MC_REPLICA_DISK), MC_OBJECT_NOT_FOUND);
+    expect(f, "k", 0, 1);
+    assert_int_equal(forget(f, "k", client_a, MC_REPLICA_LOCAL_DISK), 0);
+    expect(f, "k", 0, -1);
+    assert_int_equal(forget(f, "k", client_a, MC_REPLICA_LOCAL_DISK), MC_OBJECT_NOT_FOUND);
+}
+
+static bool wipe(struct fixture *f) {
+    struct mw_e_bool ret;
+    call(f, MC_RPC_PollRemoveAll, &client_a, &ret);
+    assert_int_equal(ret.error, 0);
+    return ret.value;
+}
+
+static void test_remove_all_empties_disks_that_nobody_needs(void **state) {
+    struct fixture *f = *state;
+    restart_with_offload(f);
+    assert_int_equal(written(f, "kept", 8192, true), 0);
+    assert_int_equal(get(f, "kept"), 0); /* leased */
+    assert_int_equal(remove_all(f, "default", false), 0);
+    assert_false(wipe(f));
+    assert_int_equal(remove_all(f, "default", true), 1);
+    assert_true(wipe(f));
+    assert_false(wipe(f)); /* said once */
+}
+
+static void test_a_disk_goes_with_its_client(void **state) {
+    struct fixture *f = *state;
+    restart_with_offload(f);
+    assert_int_equal(written(f, "k", 8192, true), 0);
+    assert_int_equal(put(f, "waits", 4096), 0);
+    struct mw_e_void ret;
+    call(f, MC_RPC_UnmountLocalDiskSegment, &client_a, &ret);
+    assert_int_equal(ret.error, 0);
+    expect(f, "k", 0, -1);
+    expect(f, "waits", 1, 0);
+    assert_int_equal(written(f, "waits", 4096, true), MC_SEGMENT_NOT_FOUND);
+    tick_for_ms(f, 200);
+    fixture_check(f);
+    restart_with_offload(f);
+    assert_int_equal(written(f, "k", 8192, true), 0);
+    for (unsigned i = 0; i < 30; i++) {
+        advance_ms(f, 1000);
+        tick(f);
+    }
+    expect(f, "k", 0, -1);
+    assert_int_equal(key_count(f), 0);
+}
+
+static void test_off_is_said(void **state) {
+    struct fixture *f = *state;
+    struct mw_a_client_flag args = {client_a, true};
+    struct mw_e_void ret;
+    struct mw_e_vec tasks;
+    call(f, MC_RPC_MountLocalDiskSegment, &args, &ret);
+    assert_int_equal(ret.error, MC_UNABLE_OFFLOAD);
+    call(f, MC_RPC_OffloadObjectHeartbeat, &args, &tasks);
+    assert_int_equal(tasks.error, MC_UNABLE_OFFLOAD);
+    assert_int_equal(written(f, "k", 1, true), MC_UNABLE_OFFLOAD);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_an_object_is_written_and_outlives_its_memory),
+        TEST(test_what_waits_is_not_evicted_and_a_failure_ends_that),
+        TEST(test_a_client_that_never_answers_pins_nothing),
+        TEST(test_late_words_about_another_object_are_not_believed),
+        TEST(test_a_client_that_comes_back_tells_what_it_has),
+        TEST(test_an_upsert_forgets_the_disk),
+        TEST(test_a_client_forgets_its_own),
+        TEST(test_remove_all_empties_disks_that_nobody_needs),
+        TEST(test_a_disk_goes_with_its_client),
+        TEST(test_off_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
