@@ -4,7 +4,7 @@ import sys
 
 import clients
 
-PACKAGES = ["aiofile", "aiofiles", "aiohttp", "cachetools", "cryptography", "httpx", "msgspec", "orjson", "prometheus_client",
+PACKAGES = ["aiofile", "aiofiles", "aiohttp", "cachetools", "cryptography", "httpx", "msgspec", "numba", "orjson", "prometheus_client",
             "psutil", "py-cpuinfo", "pyyaml", "pyzmq", "redis", "requests", "sortedcontainers", "xxhash"]
 
 if __name__ == "__main__":
