@@ -76,7 +76,8 @@ def drive(build, requirement, script, packages=(), env=(), timeout=120):
         environment = dict(os.environ, PYTHONPATH=path, CLIENT_PACKAGES=others, MC_MASTER=master.address,
                            MC_MASTER_ADMIN=str(master.admin), MC_CLIENT=client, PYTHONDONTWRITEBYTECODE="1",
                            MC_LOG_LEVEL="ERROR", **dict(env))
-        done = subprocess.run([python, "-X", "faulthandler", os.path.join(HERE, script)], env=environment, cwd=peers.directory, timeout=timeout)
+        done = subprocess.run([python, "-X", "faulthandler", os.path.join(HERE, script)], env=environment,
+                              cwd=peers.directory, timeout=timeout)
         print(f"{requirement}, torch {torch}, Python {version}: {'ok' if done.returncode == 0 else done.returncode}", flush=True)
         failed = done.returncode != 0
     finally:
