@@ -7,6 +7,7 @@
 #include "unit/te/te_support.h"
 
 #define SHORT_LEASE_S "2"
+#define LIVE_LEASE_S  "6" /* three renewals: a slow machine may miss two */
 
 struct store_world {
     struct mc_test_service service;
