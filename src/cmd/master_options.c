@@ -267,7 +267,8 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->promotion_on_hit, "promotion_on_hit: this build brings nothing back from the SSD tier"},
         {strcmp(o->dynamic_replication_mode, "off") != 0,
          "dynamic_replication_mode: this build has no dynamic replication, only 'off' is accepted"},
-        {o->enable_multi_tenants, "enable_multi_tenants: this build has no tenant quotas"},
+        {o->enable_multi_tenants && strcmp(o->tenant_quota_connector_type, "file") != 0,
+         "tenant_quota_connector_type: this build has only the connector 'file'"},
         {o->enable_cxl, "enable_cxl: this build has no CXL memory"},
         {strcmp(o->memory_allocator, "offset") != 0,
          "memory_allocator: this build has only the allocator 'offset'"},
@@ -359,6 +360,8 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->offload_force_evict = o->offload_force_evict;
     core->offloading_queue_limit = o->offloading_queue_limit;
     core->offload_cap_ratio = o->offload_cap_ratio;
+    core->enable_multi_tenants = o->enable_multi_tenants;
+    core->tenant_quota_policy = o->tenant_quota_connector_uri;
 }
 
 static enum mc_status apply_events(const struct mc_master_options *o,

@@ -104,6 +104,7 @@ static void handle_metrics(void *ctx, request_t *request, response_t *response) 
     struct mc_admin *admin = ctx;
     response->content_type = TYPE_TEXT_EXPOSITION;
     mc_metrics_print(admin->config.metrics, &response->body);
+    mc_master_tenant_metrics(admin->config.master, &response->body);
 }
 
 static void handle_summary(void *ctx, request_t *request, response_t *response) {
@@ -480,10 +481,13 @@ static void handle_job_cancel(void *ctx, request_t *request, response_t *respons
                                               mc_http_query(request, "job_id"), &response->body));
 }
 
-/* ---- features that are off ---- */
+/* ---- tenants ---- */
 
-static void handle_off(void *ctx, request_t *request, response_t *response) {
-    error_answer(response, MC_UNAVAILABLE_IN_CURRENT_MODE, NULL);
+static void handle_tenants(void *ctx, request_t *request, response_t *response) {
+    struct mc_admin *admin = ctx;
+    answer_with(response, mc_admin_tenants(admin->config.master, request->method,
+                                           mc_http_query(request, "tenant_id"), request->body,
+                                           &response->body));
 }
 
 static const struct mc_http_route routes[] = {
@@ -507,9 +511,9 @@ static const struct mc_http_route routes[] = {
     {"POST", "/api/v1/drain_jobs", handle_drain},
     {"GET", "/api/v1/drain_jobs/query", handle_job_query},
     {"POST", "/api/v1/drain_jobs/cancel", handle_job_cancel},
-    {"GET", "/api/v1/tenant_quotas", handle_off},
-    {"PUT", "/api/v1/tenant_quotas", handle_off},
-    {"DELETE", "/api/v1/tenant_quotas", handle_off},
+    {"GET", "/api/v1/tenant_quotas", handle_tenants},
+    {"PUT", "/api/v1/tenant_quotas", handle_tenants},
+    {"DELETE", "/api/v1/tenant_quotas", handle_tenants},
 };
 
 enum mc_status mc_admin_start(const struct mc_admin_config *config, struct mc_admin **out,

@@ -26,6 +26,10 @@ MC_MUST_USE enum mc_status mc_admin_start(const struct mc_admin_config *config,
                                           struct mc_admin **out, uint16_t *bound_port);
 void mc_admin_stop(struct mc_admin *admin);
 
+/* GET, PUT, DELETE of tenant quotas; `tenant` NULL = none was given. The HTTP status. */
+int mc_admin_tenants(struct mc_master *master, const char *method, const char *tenant,
+                     struct mc_str request, struct mc_buf *out);
+
 /* The line of /metrics/summary; rates are since the caller's last call with the same `rates`
  * (zero-initialised first). */
 #define MC_SUMMARY_RATES 24

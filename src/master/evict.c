@@ -18,6 +18,9 @@
  * it names and may not go yet it is told to keep; when it has named each candidate once, the lists
  * say what else may go.
  *
+ * A tenant that has used its quota gives up objects of its own, in the middle of its put: the same
+ * pass, over its objects only.
+ *
  * One tick does a bounded amount; a cycle goes on in the next one.
  */
 #include "master/core.h"
@@ -27,8 +30,9 @@
 #define VICTIMS_PER_TICK      8192u
 #define GROUP_MEMBERS_AT_ONCE 1024u
 #define HEADS_MAX             (2 * MC_SHARDS)
-#define METADATA_WATERMARK    0.95 /* of the budget of metadata */
-#define SHORTAGE_MS           100u /* longer than from one tick to the next */
+#define METADATA_WATERMARK    0.95       /* of the budget of metadata */
+#define TENANT_LOOKS          (1u << 20) /* some milliseconds */
+#define SHORTAGE_MS           100u       /* longer than from one tick to the next */
 
 struct head {
     uint64_t lease_until_ms;
@@ -41,6 +45,9 @@ struct cycle {
     bool soft; /* second pass */
     uint64_t limit;
     uint64_t evicted, budget;
+    const struct mc_str *tenant;  /* whose objects; NULL = all */
+    uint64_t bytes, bytes_wanted; /* given back by objects of `tenant` */
+    uint64_t looks;               /* at objects of others, in search of them */
     struct head heads[HEADS_MAX];
     size_t head_count;
 };
@@ -65,15 +72,27 @@ static bool expired(const struct cycle *c, uint64_t lease_until_ms) {
     return lease_until_ms <= c->call->now_ms || c->call->m->config.break_mode == MC_BREAK_NO_LEASES;
 }
 
-/* The head of the list if it is a candidate. Needs the shard's lock. */
-static struct mc_object *candidate_locked(const struct cycle *c, struct mc_shard *shard,
-                                          unsigned list) {
-    struct mc_list *l = &shard->lists[list];
-    if (mc_list_empty(l)) {
-        return NULL;
+/* The oldest of the list if it is a candidate. Needs the shard's lock. */
+static struct mc_object *candidate_locked(struct cycle *c, struct mc_shard *shard, unsigned list) {
+    struct mc_list *head = &shard->lists[list];
+    for (struct mc_list *l = head->next; l != head; l = l->next) {
+        struct mc_object *o = mc_container_of(l, struct mc_object, link);
+        if (!expired(c, o->lease_until_ms)) {
+            return NULL;
+        }
+        if (!c->tenant || mc_str_eq(*c->tenant, mc_object_tenant(o))) {
+            return o;
+        }
+        if (c->looks-- == 0) {
+            c->looks = 0;
+            return NULL;
+        }
     }
-    struct mc_object *o = mc_container_of(l->next, struct mc_object, link);
-    return expired(c, o->lease_until_ms) ? o : NULL;
+    return NULL;
+}
+
+static bool satisfied(const struct cycle *c) {
+    return c->evicted >= c->limit || (c->tenant && c->bytes >= c->bytes_wanted);
 }
 
 static void heads_collect(struct cycle *c) {
@@ -149,6 +168,7 @@ static void evict_locked(struct cycle *c, struct mc_shard *shard, struct mc_obje
     }
     mc_count(&m->counters.evicted_keys, 1);
     mc_count(&m->counters.evicted_bytes, (int64_t)(o->size * o->replica_count));
+    c->bytes += c->tenant ? mc_object_charge(o) : 0;
     mc_object_erase(m, shard, o);
     c->evicted++;
 }
@@ -205,7 +225,7 @@ static void evict_head(struct cycle *c, struct mc_shard *shard, struct mc_object
 /* True when the pass is through: enough is evicted or nothing is left. */
 static bool run_pass(struct cycle *c) {
     heads_collect(c);
-    while (c->head_count && c->evicted < c->limit) {
+    while (c->head_count && !satisfied(c)) {
         if (c->budget == 0) {
             return false;
         }
@@ -296,8 +316,7 @@ void mc_evict_tick(struct mc_call *call) {
         return;
     }
     struct cycle *c = mc_arena_alloc(call->arena, sizeof(*c));
-    c->call = call;
-    c->soft = false;
+    *c = (struct cycle){.call = call};
     c->limit = m->evict.wanted;
     c->evicted = m->evict.evicted;
     c->budget = VICTIMS_PER_TICK;
@@ -312,4 +331,26 @@ void mc_evict_tick(struct mc_call *call) {
     if (done && c->evicted) {
         mc_count(&m->counters.evictions_successful, 1);
     }
+}
+
+bool mc_evict_for_tenant(struct mc_call *call, struct mc_str tenant, uint64_t bytes) {
+    struct mc_master *m = call->m;
+    uint64_t deficit = mc_tenant_deficit(m, tenant, bytes);
+    if (deficit == 0) {
+        return false;
+    }
+    struct cycle *c = mc_arena_alloc(call->arena, sizeof(*c));
+    *c = (struct cycle){.call = call,
+                        .limit = UINT64_MAX,
+                        .budget = VICTIMS_PER_TICK,
+                        .tenant = &tenant,
+                        .bytes_wanted = deficit,
+                        .looks = TENANT_LOOKS};
+    (void)run_pass(c); /* what it did is in c->bytes */
+    if (!satisfied(c) && m->config.allow_evict_soft_pinned_objects) {
+        c->soft = true;
+        (void)run_pass(c);
+    }
+    mc_tenant_evicted(m, tenant, c->bytes);
+    return c->bytes > 0;
 }

@@ -19,6 +19,7 @@ struct audit {
     struct extent *extents;
     size_t count, cap;
     uint64_t objects_in_shard, soft_pins;
+    struct mc_tenant_audit *tenants;
 };
 
 static void fault(struct audit *a, const struct mc_object *o, const char *what) {
@@ -47,6 +48,7 @@ static bool audit_object(void *ctx, struct mc_shard *shard, struct mc_object *o)
     struct mc_key key = {mc_object_tenant(o), mc_object_key(o), mc_object_hash(a->m, o)};
     a->objects_in_shard++;
     a->soft_pins += mc_soft_pinned(o);
+    mc_tenant_audit_add(a->tenants, o);
     if (mc_shard_of(a->m, key.hash) != shard || mc_shard_find(shard, &key) != o) {
         fault(a, o, "is not found by its key");
     }
@@ -197,7 +199,9 @@ enum mc_status mc_master_fsck(struct mc_master *m, struct mc_buf *report) {
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_lock_acquire(&m->shards[i].lock);
     }
+    a.tenants = mc_tenant_audit_begin(m);
     audit_shards(&a);
+    mc_tenant_audit_end(a.tenants, report);
     audit_discarded(&a);
     audit_extents(&a);
     (void)mc_groups_check(m, report);

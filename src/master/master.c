@@ -44,6 +44,9 @@ static const char *config_fault(const struct mc_master_config *c) {
     if (!c->allocation_strategy || !mc_placement_find(c->allocation_strategy)) {
         return "allocation_strategy must be random, free_ratio_first or local_first";
     }
+    if (c->enable_multi_tenants && (!c->tenant_quota_policy || !c->tenant_quota_policy[0])) {
+        return "enable_multi_tenants needs the file of quotas, tenant_quota_connector_uri";
+    }
     if (!c->eviction_policy || !mc_traffic_policy_exists(c->eviction_policy)) {
         return "eviction_policy must be lru, s3fifo or chain";
     }
@@ -53,13 +56,19 @@ static const char *config_fault(const struct mc_master_config *c) {
 struct mc_master *mc_master_create(const struct mc_master_config *config,
                                    const struct mc_clock *clock, struct mc_metrics *metrics) {
     const char *fault = config_fault(config);
+    struct mc_tenants *tenants = NULL;
     if (fault) {
         mc_error("master configuration: %s", fault);
+        return NULL;
+    }
+    if (config->enable_multi_tenants &&
+        (tenants = mc_tenants_create(config->tenant_quota_policy)) == NULL) {
         return NULL;
     }
     struct mc_rng rng;
     struct mc_master *m = NULL;
     if (posix_memalign((void **)&m, MC_CACHE_LINE, sizeof(*m)) != 0) {
+        mc_tenants_destroy(tenants);
         return NULL;
     }
     memset(m, 0, sizeof(*m));
@@ -78,6 +87,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     atomic_init(&m->next_replica_id, 1);
     pthread_rwlock_init(&m->segments_lock, NULL);
     m->dialects = mc_dialects_create(clock);
+    m->tenants = tenants;
     m->tasks = mc_tasks_create();
     m->drains = mc_drains_create();
     m->disks = mc_disks_create();
@@ -118,6 +128,7 @@ void mc_master_destroy(struct mc_master *m) {
     mc_drains_destroy(m->drains);
     mc_tasks_destroy(m->tasks);
     mc_traffic_destroy(m->traffic);
+    mc_tenants_destroy(m->tenants);
     pthread_rwlock_destroy(&m->segments_lock);
     free((char *)m->config.root_fs_dir);
     free(m);
@@ -131,6 +142,7 @@ void mc_master_tick(struct mc_master *m) {
     }
     mc_clients_tick(&call);
     mc_segments_tick(&call);
+    mc_tenants_resize(m);
     mc_discard_tick(&call);
     mc_put_expire_tick(&call);
     mc_budget_tick(&call);

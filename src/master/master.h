@@ -51,7 +51,9 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     bool enable_offload, offload_on_evict, offload_force_evict;
     uint64_t offloading_queue_limit;
     double offload_cap_ratio;
-    uint64_t seed; /* of placement and ids; 0 = from the system */
+    bool enable_multi_tenants;       /* only tenants with a quota may write: docs/tenants.md */
+    const char *tenant_quota_policy; /* path of the file with the quotas; must be there */
+    uint64_t seed;                   /* of placement and ids; 0 = from the system */
     /* For tests only: a master that is wrong on purpose, so that a checker can prove that it would
      * notice. */
     enum mc_master_break {
@@ -193,6 +195,29 @@ struct mc_master_curve {
     } points[MC_CURVE_POINTS];
 };
 void mc_master_curve(struct mc_master *m, struct mc_master_curve *out);
+
+/* ---- tenants; MC_UNAVAILABLE_IN_CURRENT_MODE without enable_multi_tenants ---- */
+
+bool mc_tenant_name_ok(struct mc_str name);
+struct mc_tenant_info {
+    struct mc_str name;                     /* lives in the arena passed in */
+    uint64_t requested, effective, charged; /* bytes */
+    bool has_policy;
+};
+/* The tenants that have a quota or objects, by name. */
+enum mc_status mc_master_tenants(struct mc_master *m, struct mc_arena *arena,
+                                 struct mc_tenant_info **all, size_t *count);
+/* Gives the tenant a quota, and writes the file; nothing has changed when that fails
+ * (MC_PERSISTENT_FAIL). MC_INVALID_PARAMS: a bad name, or not 1 to MC_TENANT_QUOTA_MAX, or too many
+ * tenants. */
+#define MC_TENANT_QUOTA_MAX ((uint64_t)INT64_MAX)
+#define MC_TENANTS_MAX      65536u
+enum mc_status mc_master_tenant_set(struct mc_master *m, struct mc_str name, uint64_t bytes);
+/* Takes it away. MC_OBJECT_NOT_FOUND: it has none; MC_TENANT_NOT_EMPTY: it has objects. */
+enum mc_status mc_master_tenant_delete(struct mc_master *m, struct mc_str name);
+
+/* Prometheus text; nothing without enable_multi_tenants. */
+void mc_master_tenant_metrics(struct mc_master *m, struct mc_buf *out);
 
 /* Proves that live extents are disjoint and equal the allocators' used set, that counters equal
  * what they count, and that every index entry can be found; appends a line for each fault. MC_OK

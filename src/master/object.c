@@ -193,6 +193,7 @@ void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struc
         o->replica_count = 0;
     }
     mc_object_announce(m, o);
+    mc_tenant_refund(m, mc_object_tenant(o), gone.type == MC_REPLICA_MEMORY ? o->size : 0);
     if (free_at_ms) {
         mc_discard_later(m, &gone, o->size, free_at_ms);
     } else {
@@ -308,6 +309,9 @@ struct mc_object_ext *mc_object_ext(struct mc_shard *shard, struct mc_object *o)
 static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
     if (o->announced && m->config.on_object_event) {
         announce(m, o, 0);
+    }
+    if (m->tenants) {
+        mc_tenant_refund(m, mc_object_tenant(o), mc_object_charge(o));
     }
     mc_list_del(&o->link);
     if (o->ext) {

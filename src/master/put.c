@@ -16,6 +16,7 @@
 #include "master/core.h"
 
 #define EXPIRE_SHARDS_PER_TICK 64u
+#define QUOTA_ATTEMPTS         2u /* evictions for a put of a tenant that has used its quota */
 
 enum mc_status mc_put_validate(const struct mc_master *m, const struct mw_replicate_config *c,
                                size_t keys) {
@@ -57,8 +58,10 @@ static void pin_as_asked(const struct mc_master *m, struct mc_shard *shard, stru
 }
 
 /* Extents for the replicas; how many, at least one. Needs segments_lock (read). Eviction is asked
- * for only when it can help: a put larger than any segment must not empty the cache. */
-static enum mc_status allocate(struct mc_call *call, uint64_t hash, const struct mc_put *put,
+ * for only when it can help: a put larger than any segment must not empty the cache. The tenant is
+ * charged for what it gets; `credit` is what the caller will give back. */
+static enum mc_status allocate(struct mc_call *call, const struct mc_key *key,
+                               const struct mc_put *put, uint64_t credit,
                                struct mc_replica *replicas, unsigned *count) {
     struct mc_master *m = call->m;
     unsigned wanted = wanted_replicas(put->config);
@@ -67,7 +70,13 @@ static enum mc_status allocate(struct mc_call *call, uint64_t hash, const struct
         atomic_store_explicit(&m->need_eviction, true, memory_order_relaxed);
         return MC_NO_AVAILABLE_HANDLE;
     }
-    *count = mc_place(call, put->size, wanted, hash, put->config, replicas);
+    bool possible = put->size <= MC_ALLOCATOR_MAX_CAPACITY; /* so the sums cannot overflow */
+    *count = 0;
+    if (possible) {
+        MC_TRY(mc_tenant_charge(m, key->tenant, put->size * wanted, credit));
+        *count = mc_place(call, put->size, wanted, key->hash, put->config, replicas);
+        mc_tenant_refund(m, key->tenant, put->size * (wanted - *count));
+    }
     if (*count == 0) {
         mc_count(&m->counters.put_start_alloc_failures, 1);
         if (mc_place_possible(call, put->size, put->config)) {
@@ -91,6 +100,7 @@ static enum mc_status create_locked(struct mc_call *call, struct mc_shard *shard
         for (unsigned i = 0; i < count; i++) {
             mc_extent_free(m, &replicas[i]);
         }
+        mc_tenant_refund(m, key->tenant, put->size * count);
         return MC_NO_AVAILABLE_HANDLE;
     }
     o->size = put->size;
@@ -110,7 +120,7 @@ static enum mc_status allocate_and_create_locked(struct mc_call *call, struct mc
                                                  struct mc_object **out) {
     struct mc_replica replicas[MC_MAX_REPLICAS];
     unsigned count;
-    MC_TRY(allocate(call, key->hash, put, replicas, &count));
+    MC_TRY(allocate(call, key, put, 0, replicas, &count));
     return create_locked(call, shard, key, put, replicas, count, out);
 }
 
@@ -146,12 +156,22 @@ start(struct mc_call *call, const struct mc_key *key, const struct mc_put *put,
     }
     struct mc_master *m = call->m;
     struct mc_shard *shard = mc_shard_of(m, key->hash);
-    pthread_rwlock_rdlock(&m->segments_lock);
-    mc_lock_acquire(&shard->lock);
-    enum mc_status status = start_locked(call, shard, key, put, replicas);
-    mc_lock_release(&shard->lock);
-    pthread_rwlock_unlock(&m->segments_lock);
-    return status;
+    enum mc_status status = MC_OK;
+    for (unsigned attempt = 0;; attempt++) {
+        pthread_rwlock_rdlock(&m->segments_lock);
+        mc_lock_acquire(&shard->lock);
+        status = start_locked(call, shard, key, put, replicas);
+        mc_lock_release(&shard->lock);
+        pthread_rwlock_unlock(&m->segments_lock);
+        if (status != MC_TENANT_QUOTA_EXCEEDED) {
+            return status;
+        }
+        uint64_t bytes = put->size * wanted_replicas(put->config);
+        if (attempt == QUOTA_ATTEMPTS || !mc_evict_for_tenant(call, key->tenant, bytes)) {
+            mc_tenant_rejected(m, key->tenant);
+            return status;
+        }
+    }
 }
 
 enum mc_status mc_put_start(struct mc_call *call, const struct mc_key *key,
@@ -288,7 +308,7 @@ static enum mc_status upsert_replace(struct mc_call *call, struct mc_shard *shar
         mc_soft_pinned(old) && old->ext->soft_until_ms > call->now_ms ? old->ext->soft_until_ms : 0;
     struct mc_replica replicas[MC_MAX_REPLICAS];
     unsigned count;
-    MC_TRY(allocate(call, key->hash, put, replicas, &count));
+    MC_TRY(allocate(call, key, put, mc_object_charge(old), replicas, &count));
     mc_object_discard(call, shard, old);
     MC_TRY(create_locked(call, shard, key, put, replicas, count, out));
     (*out)->hard_pin |= hard_pin;

@@ -125,6 +125,13 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
         }
     }
     MC_TRY(reserve(call, o, start->targets, start->target_count, places, &count));
+    enum mc_status status = mc_tenant_charge(call->m, key->tenant, count * o->size, 0);
+    if (status != MC_OK) {
+        for (unsigned i = 0; i < count; i++) {
+            mc_extent_free(call->m, &places[i]);
+        }
+        return status;
+    }
     mc_describe(call, o, mc_object_replica(o, (unsigned)from), source);
     struct mw_replica *items = mc_arena_alloc(call->arena, (count + 1) * sizeof(*items));
     for (unsigned i = 0; i < count; i++) {

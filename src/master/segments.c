@@ -302,6 +302,7 @@ enum mc_status mc_segment_mount(struct mc_call *call, const struct mw_segment *i
         return mounted_already(m, info->id, client) ? MC_OK
                                                     : status; /* another thread was faster */
     }
+    mc_tenants_resize(m);
     mc_info("segment mounted name=%.*s client=%llu-%llu bytes=%llu endpoint=%.*s",
             (int)info->name.len, info->name.ptr, (unsigned long long)client.hi,
             (unsigned long long)client.lo, (unsigned long long)info->size,
