@@ -21,7 +21,7 @@ static uint16_t master_port;
 static int setup(void **state) {
     struct cluster_master_options options;
     cluster_master_options_init(&options);
-    options.lease_ms = 200;
+    options.lease_ms = 5000;
     master = cluster_start_master(&options);
     master_port = mc_master_service_rpc_port(master);
     return 0;
