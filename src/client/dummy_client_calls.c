@@ -429,7 +429,7 @@ static void get_acquired(struct mc_dummy_client *d, struct mc_store_item *items,
 }
 
 static void get_chunk(struct mc_dummy_client *d, struct mc_store_item *items, size_t count) {
-    struct way ways[CHUNK];
+    struct way ways[CHUNK] = {0};
     size_t places[CHUNK], n = 0;
     for (size_t i = 0; i < count; i++) {
         items[i].length = 0;
