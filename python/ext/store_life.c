@@ -199,6 +199,9 @@ static bool take_dict(PyObject *config, PyObject *owners, struct wanted *w, bool
         {"protocol", &w->protocol, NULL, NULL},
         {"rdma_devices", &w->devices, NULL, NULL},
         {"master_server_addr", &w->master, NULL, NULL},
+        /* LMCache's names, which upstream passes over and so means this machine. */
+        {"master_server_address", &w->master, NULL, NULL},
+        {"device_name", &w->devices, NULL, NULL},
         {"tenant_id", &w->tenant, NULL, NULL},
         {"enable_ssd_offload", NULL, NULL, &w->ssd_offload},
         {"ssd_offload_path", &w->ssd_path, NULL, NULL},

@@ -78,6 +78,12 @@ class Life(unittest.TestCase):
         self.assertEqual(self.fresh.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", "127.0.0.1:1"), -1)
         self.assertEqual(self.fresh.health_check(), 1)
 
+    @ours_only("upstream passes over these names")
+    def test_setup_takes_lmcaches_names(self):
+        place = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "device_name": ""}
+        self.assertEqual(self.fresh.setup({**place, "master_server_address": "127.0.0.1:1"}), -1)
+        self.assertEqual(self.fresh.setup({**place, "master_server_address": MASTER}), 0)
+
     def test_setup_by_keywords_and_by_dict(self):
         for call in (lambda s: s.setup(local_hostname="127.0.0.1", metadata_server="P2PHANDSHAKE",
                                        global_segment_size=16 * MIB, local_buffer_size=16 * MIB, protocol="tcp",
