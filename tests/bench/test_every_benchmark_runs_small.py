@@ -23,7 +23,7 @@ SMALL = {
     "bench_sched": (["--seconds=0.005", "--rounds=1"], NUMBER, 5),
 }
 # Those that need more than a line here: the functions below; or hardware: they say so themselves.
-OTHERS = {"bench_te", "bench_store", "bench_master_rpc"}
+OTHERS = {"bench_te", "bench_store", "bench_master_rpc", "bench_tier"}
 NEEDS_HARDWARE = {"bench_rdma"}
 
 
@@ -65,10 +65,17 @@ def the_master(closing, scratch):
     check(len(re.findall(NUMBER, text)) > 6, text)
 
 
+def the_tier(closing, scratch):
+    place = scratch / "tier"
+    place.mkdir()
+    text = output_of("bench_tier", [place, "--objects", "40", "--size", "4096", "--depth", "4"])
+    check_lines("bench_tier", text, rf"^tier\s+(write|read x\d+)\s+{NUMBER} GB/s", 4)
+
+
 def none_is_forgotten(closing, scratch):
     known = set(SMALL) | OTHERS | NEEDS_HARDWARE
     built = {path.name for path in BIN.glob("bench_*")}
     check(built <= known, f"these have no line here: {sorted(built - known)}")
 
 
-main(the_simple_ones, the_transfer_engine, the_store, the_master, none_is_forgotten)
+main(the_simple_ones, the_transfer_engine, the_store, the_master, the_tier, none_is_forgotten)

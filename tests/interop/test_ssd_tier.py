@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Objects on SSD, whoever is the master, the node and the reader; and a directory that one side wrote is the other's after it."""
+import os
+import shutil
+import tempfile
+import time
+
+import scenarios
+from peers import NEWEST, Died, main
+
+SIZE = 1 << 20
+COUNT = 48
+MEMORY = 16 << 20
+MASTER = ("--enable_offload=true", "--default_kv_lease_ttl=200", "--eviction_high_watermark_ratio=0.6", "--client_ttl=3")
+
+
+def environment(directory):
+    # One object a bucket: upstream writes nothing before a bucket is full.
+    return {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": directory, "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "1",
+            "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR": "bucket_storage_backend",
+            "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(64 << 20), "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT": "1",
+            "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": str(1 << 30)}
+
+
+def node_on(peers, who, master, directory):
+    return peers.node(who, master, segment=str(MEMORY), args=("--enable_offload=true",), env=environment(directory))
+
+
+def written(directory):
+    return sum(name.endswith(".meta") for name in os.listdir(directory))
+
+
+def fill(writer, directory):
+    """Three times the memory; a put waits for room while what is there is not on SSD yet."""
+    for i in range(COUNT):
+        until = time.monotonic() + 60
+        while writer.put(f"key/{i}", i, SIZE) != 0:
+            if time.monotonic() > until:
+                raise Died(f"no room for key/{i}")
+            time.sleep(0.2)
+    until = time.monotonic() + 60
+    while written(directory) < COUNT:
+        if time.monotonic() > until:
+            raise Died(f"{written(directory)} of {COUNT} objects are on SSD")
+        time.sleep(0.1)
+
+
+def read_all(readers):
+    for reader in readers:
+        compared = sum(reader.get(f"key/{i}", i, SIZE) for i in range(COUNT))
+        scenarios.equal(compared, COUNT * SIZE, "compared bytes")
+
+
+def served(peers, master_of, node_of):
+    directory = tempfile.mkdtemp(prefix="mc_ssd_")
+    try:
+        master = peers.master(master_of, args=MASTER)
+        node_on(peers, node_of, master, directory)
+        readers = [peers.store(who, master) for who in ("ours", NEWEST)]
+        fill(readers[0], directory)
+        read_all(readers)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def handed_over(peers, first, second):
+    """The node of `first` dies and one of `second` opens its directory."""
+    directory = tempfile.mkdtemp(prefix="mc_ssd_")
+    try:
+        master = peers.master("ours", args=MASTER)
+        node = node_on(peers, first, master, directory)
+        writer = peers.store("ours", master)
+        fill(writer, directory)
+        peers.stop(node, kill=True)
+        until = time.monotonic() + 30
+        while master.segments() and time.monotonic() < until:
+            time.sleep(0.1)
+        node_on(peers, second, master, directory)
+        time.sleep(2)
+        scenarios.equal(written(directory), COUNT, "objects on SSD")
+        read_all([writer, peers.store(NEWEST, master)])
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def our_node_with_upstreams_master(peers):
+    served(peers, NEWEST, "ours")
+
+
+def upstreams_node_with_our_master(peers):
+    served(peers, "ours", NEWEST)
+
+
+def all_ours_and_an_upstream_reader(peers):
+    served(peers, "ours", "ours")
+
+
+def upstreams_directory_is_ours_afterwards(peers):
+    handed_over(peers, NEWEST, "ours")
+
+
+def our_directory_is_upstreams_afterwards(peers):
+    handed_over(peers, "ours", NEWEST)
+
+
+main(our_node_with_upstreams_master, upstreams_node_with_our_master, all_ours_and_an_upstream_reader,
+     upstreams_directory_is_ours_afterwards, our_directory_is_upstreams_afterwards)
