@@ -56,7 +56,7 @@ struct mc_store_options {
     /* Accepted for upstream's callers; nothing is staged, so nothing is allocated. */
     uint64_t local_buffer_bytes;
     const char *protocol; /* "tcp" (default) or "rpc_only": no engine, so no bytes are moved */
-    const char *device;   /* accepted for upstream's callers; no transport of this build has NICs */
+    const char *device;   /* accepted for upstream's callers: the engine finds the NICs */
     const char *tenant;   /* default "default" */
     uint32_t timeout_ms;  /* of one operation; default 30000 (MC_RPC_TIMEOUT_MS) */
     /* Attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
