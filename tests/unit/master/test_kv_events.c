@@ -1,6 +1,7 @@
 /*
  * Subscribers hear of an object when it can be read and when it no longer can, in order, and can
- * find out what they missed. MC_TEST_THREADS: the publisher has one of its own.
+ * find out what they missed. Not under the thread sanitizer: the library hands messages between its
+ * threads in ways which that does not see, and is not built for it.
  *
  * The subscribers here are sockets of the real library; what they receive is searched for the
  * members that matter (every byte of an event is tested in tests/unit/wire).
