@@ -221,7 +221,7 @@ static void bucket_stats(struct mc_tier_backend *face, struct mc_tier_stats *out
     out->used_bytes = b->used_bytes;
     out->objects = b->index.count;
     out->files = b->bucket_count;
-    out->direct = b->direct;
+    out->direct = atomic_load_explicit(&b->direct, memory_order_relaxed);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -262,7 +262,7 @@ static enum mc_status bucket_open(const struct mc_tier_config *config,
     b->config = config;
     b->bucket_bytes = config->bucket_bytes != 0 ? config->bucket_bytes : DEFAULT_BUCKET_BYTES;
     b->bucket_keys = config->bucket_keys != 0 ? config->bucket_keys : DEFAULT_BUCKET_KEYS;
-    b->direct = !config->buffered;
+    atomic_init(&b->direct, !config->buffered);
     mc_list_init(&b->buckets);
     pthread_mutex_init(&b->lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);

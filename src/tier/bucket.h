@@ -35,7 +35,7 @@ struct bucket_backend {
     const struct mc_tier_config *config;
     uint64_t capacity, bucket_bytes;
     uint32_t bucket_keys;
-    bool direct;
+    _Atomic bool direct; /* O_DIRECT: wanted, and not refused by the file system at a write */
 
     pthread_mutex_t put_lock; /* one writer: guards what follows */
     void *staging;

@@ -160,11 +160,13 @@ static enum mc_status write_data(struct bucket_backend *b, const struct bucket *
     struct writer w = {.b = b};
     struct mc_buf trailer = {0};
     const char *step = "write";
+    bool direct = atomic_load_explicit(&b->direct, memory_order_relaxed);
     enum mc_status status = mc_file_open(bucket_path(b, bucket->id, ".bucket", path),
-                                         O_RDWR | O_CREAT | O_EXCL, b->direct, &w.fd, &b->direct);
+                                         O_RDWR | O_CREAT | O_EXCL, direct, &w.fd, &direct);
     if (status != MC_OK) {
         return MC_FILE_WRITE_FAIL;
     }
+    atomic_store_explicit(&b->direct, direct, memory_order_relaxed);
     mc_bucket_trailer_encode(bucket->entries, bucket->count, &trailer);
     errno = 0;
     if (fallocate(w.fd, 0, 0, (off_t)bucket->file_bytes) != 0 && errno != EOPNOTSUPP) {

@@ -39,7 +39,8 @@ static enum mc_status open_locked(struct bucket_backend *b, struct bucket *bucke
         return MC_OK;
     }
     struct mc_buf path = {0};
-    bool want = b->direct && bucket->file_bytes % MC_TIER_BLOCK == 0;
+    bool want = atomic_load_explicit(&b->direct, memory_order_relaxed) &&
+                bucket->file_bytes % MC_TIER_BLOCK == 0;
     enum mc_status status = mc_file_open(bucket_path(b, bucket->id, ".bucket", &path), O_RDONLY,
                                          want, &bucket->fd, &bucket->direct);
     if (status != MC_OK) {
