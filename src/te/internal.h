@@ -72,7 +72,19 @@ void mc_slot_release(struct mc_segment_slot *slot);
 void mc_slot_wait_refresh(struct mc_segment_slot *slot, struct mc_slice_op *slice);
 /* Takes the task's slices out of the waiting list and ends them. */
 void mc_slot_cancel_waiting(struct mc_segment_slot *slot, struct mc_transfer_task *task);
+
+/* descriptor.c */
+/* When a fetch that begins now gives up, by the handshake's limits. */
+uint64_t mc_fetch_deadline(const struct mc_engine *engine);
+MC_MUST_USE enum mc_status mc_desc_fetch(struct mc_engine *engine, const char *name,
+                                         uint64_t deadline_ns, struct mc_peer_desc **out);
 enum mc_status mc_slot_refresh(struct mc_segment_slot *slot, uint64_t deadline_ns);
+void mc_slot_run_refresh(struct mc_job *job);
+/* Tells every transport. */
+void mc_slot_tell_open(struct mc_segment_slot *slot, const struct mc_peer_desc *desc);
+void mc_slot_forget(struct mc_segment_slot *slot);
+
+/* segment.c */
 void mc_segments_init(struct mc_engine *engine);
 void mc_segments_destroy(struct mc_engine *engine);
 
@@ -157,7 +169,7 @@ void mc_slice_note_refusal(struct mc_slice_op *slice);
 enum mc_status mc_slice_verdict(struct mc_slice_op *slice);
 
 /* Costs of a segment's transports at one moment. */
-struct mc_route {
+struct mc_route { /* route.c */
     struct mc_segment_slot *slot;
     struct mc_peer_desc *desc; /* counted; NULL for the local segment when served by memcpy */
     bool fresh;                /* false: fetch the descriptor first */
@@ -184,9 +196,20 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
 extern const struct mc_transport_ops mc_transport_local_ops;
 extern const struct mc_transport_ops mc_transport_file_ops;
 
-/* Of every slice of a request but the last; batch.c. */
+/* plan.c */
+/* Of every slice of a request but the last. */
 uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_item *item,
                              uint64_t length);
+/* MC_SLICE_TIMEOUT bounds what the caller left open. */
+uint64_t mc_bounded_deadline(const struct mc_engine *engine, uint64_t deadline_ns);
+/* Plans and posts the tasks of the chunk. `storage` holds as many slices as `storage_count`;
+ * `waits`: the caller goes on to wait for the batch. */
+void mc_chunk_submit(struct mc_batch *batch, struct mc_chunk *chunk,
+                     const struct mc_transfer_request *requests, struct mc_slice *storage,
+                     size_t storage_count, bool waits);
+
+/* batch.c */
+void mc_batch_note_error(struct mc_batch *batch, enum mc_status error);
 void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status error);
 /* All unfinished tasks; returns when ended. */
 void mc_batch_abort(struct mc_batch *batch, enum mc_status why);
