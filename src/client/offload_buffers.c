@@ -3,9 +3,9 @@
  * fits in. A piece that was not given back is taken away when its time is over, at the next request
  * for memory: its reader counts the same time from before it asked, so it does not look any more.
  */
-#include "client/store_offload.h"
+#include <pthread.h>
 
-#include "base/log.h"
+#include "client/offload.h"
 
 #define GRACE_MS 100 /* clocks that do not run alike */
 
@@ -17,7 +17,7 @@ struct piece {
 };
 
 struct mc_offload_buffers {
-    struct mc_engine *engine;
+    const struct mc_clock *clock;
     char *base;
     uint64_t bytes;
     uint64_t ttl_ns;
@@ -26,24 +26,16 @@ struct mc_offload_buffers {
     uint64_t last_batch;
 };
 
-enum mc_status mc_offload_buffers_create(struct mc_engine *engine, uint64_t bytes, uint64_t ttl_ms,
-                                         struct mc_offload_buffers **out) {
-    void *base;
-    enum mc_status status = mc_memory_alloc(engine, bytes, "*", &base);
-    if (status != MC_OK) {
-        mc_error("no memory for reads from the SSD tier: bytes=%llu status=%s",
-                 (unsigned long long)bytes, mc_status_name(status));
-        return status;
-    }
+struct mc_offload_buffers *mc_offload_buffers_create(void *memory, uint64_t bytes, uint64_t ttl_ms,
+                                                     const struct mc_clock *clock) {
     struct mc_offload_buffers *b = mc_zalloc(sizeof(*b));
-    b->engine = engine;
-    b->base = base;
+    b->clock = clock;
+    b->base = memory;
     b->bytes = bytes;
     b->ttl_ns = (ttl_ms + GRACE_MS) * MC_MS;
     mc_list_init(&b->pieces);
     pthread_mutex_init(&b->lock, NULL);
-    *out = b;
-    return MC_OK;
+    return b;
 }
 
 static void piece_free(struct piece *piece) {
@@ -58,16 +50,12 @@ void mc_offload_buffers_destroy(struct mc_offload_buffers *b) {
     while (!mc_list_empty(&b->pieces)) {
         piece_free(mc_container_of(b->pieces.next, struct piece, link));
     }
-    enum mc_status status = mc_memory_free(b->engine, b->base);
-    if (status != MC_OK) {
-        mc_warn("memory of the SSD tier could not be freed: status=%s", mc_status_name(status));
-    }
     pthread_mutex_destroy(&b->lock);
     free(b);
 }
 
 static void expire_locked(struct mc_offload_buffers *b) {
-    uint64_t now = mc_now_ns(mc_clock_system());
+    uint64_t now = mc_now_ns(b->clock);
     for (struct mc_list *at = b->pieces.next, *next; at != &b->pieces; at = next) {
         struct piece *piece = mc_container_of(at, struct piece, link);
         next = at->next;
@@ -119,7 +107,7 @@ void mc_offload_buffers_lend(struct mc_offload_buffers *b, uint64_t batch) {
     pthread_mutex_lock(&b->lock);
     struct piece *piece = find_locked(b, batch);
     MC_ASSERT(piece != NULL); /* one that is being filled does not expire */
-    piece->ends_ns = mc_now_ns(mc_clock_system()) + b->ttl_ns;
+    piece->ends_ns = mc_now_ns(b->clock) + b->ttl_ns;
     pthread_mutex_unlock(&b->lock);
 }
 

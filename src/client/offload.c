@@ -1,0 +1,479 @@
+/*
+ * A node's SSD tier: what the master wants on disk is written there, and other nodes' reads of it
+ * are served. See client/offload.h.
+ *
+ * A heartbeat asks the master for tasks, reads those objects (they lie in this node's memory),
+ * writes them with tier/ and says how it went; nothing is told before it is durable. Reads bring
+ * objects from disk into memory that peers can reach, where the reader's transport takes them; they
+ * stay until the reader gives them back or the time to live is over (offload_buffers.c).
+ *
+ * The master forgets a disk whose client it has not seen for long, or all of them when it starts
+ * again: then it does not know us, and is told everything that the disk holds.
+ */
+#include "client/offload.h"
+
+#include <stdio.h>
+
+#include "base/log.h"
+#include "client/ops_internal.h"
+#include "io/io.h"
+#include "wire/client_rpc.h"
+
+#define GROUP_BYTES (64u << 20) /* of objects that are in hand at once */
+#define GROUP_KEYS  500u
+#define ADOPT_KEYS  1000u
+
+struct tenant_ops {
+    struct tenant_ops *next;
+    char *tenant;
+    struct mc_ops *ops;
+};
+
+struct mc_offload {
+    struct mc_offload_config config;
+    struct mc_tier *tier;
+    struct mc_offload_buffers *buffers;
+    char endpoint[MC_HOST_MAX + 8]; /* where reads are served */
+    struct tenant_ops *tenants;     /* the heartbeat's */
+
+    pthread_mutex_t lock; /* guards what follows */
+    struct mc_buf lost;   /* keys that the tier dropped and the master does not know of yet:
+                             u32 length, bytes */
+};
+
+/* ---- keys: "tenant NUL key" on disk ---- */
+
+static void split_key(struct mc_str full, struct mc_str *tenant, struct mc_str *key) {
+    const char *nul = memchr(full.ptr, '\0', full.len);
+    size_t len = nul != NULL ? (size_t)(nul - full.ptr) : 0;
+    *tenant = nul != NULL ? (struct mc_str){full.ptr, len} : MC_STR("default");
+    *key = nul != NULL ? (struct mc_str){nul + 1, full.len - len - 1} : full;
+}
+
+static void note_lost(void *ctx, struct mc_str key) {
+    struct mc_offload *off = ctx;
+    uint32_t len = (uint32_t)key.len;
+    pthread_mutex_lock(&off->lock);
+    mc_buf_append(&off->lost, &len, sizeof(len));
+    mc_buf_append(&off->lost, key.ptr, key.len);
+    pthread_mutex_unlock(&off->lock);
+}
+
+/* ---- serving reads ---- */
+
+static enum mc_status read_objects(struct mc_offload *off, const struct mw_a_offload_get *a,
+                                   struct mc_arena *arena, struct mw_offload_buffers *out) {
+    const struct mc_str *keys = a->keys.items;
+    const int64_t *sizes = a->sizes.items;
+    size_t count = a->keys.count;
+    uint64_t room = 0;
+    if (count == 0 || count != a->sizes.count) {
+        return MC_INVALID_PARAMS;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint64_t size = 0;
+        if (!mc_tier_find(off->tier, keys[i], &size) || sizes[i] <= 0 ||
+            size != (uint64_t)sizes[i]) {
+            return MC_OBJECT_NOT_FOUND;
+        }
+        room += mc_tier_read_room(keys[i].len, size);
+    }
+    char *memory;
+    uint64_t batch;
+    MC_TRY(mc_offload_buffers_take(off->buffers, room, &batch, &memory));
+    struct mc_tier_read *reads = mc_arena_zalloc(arena, count * sizeof(*reads));
+    uint64_t *pointers = mc_arena_alloc(arena, count * sizeof(*pointers));
+    for (size_t i = 0, at = 0; i < count; i++) {
+        reads[i] =
+            (struct mc_tier_read){.key = keys[i], .size = (uint64_t)sizes[i], .room = memory + at};
+        at += mc_tier_read_room(keys[i].len, reads[i].size);
+    }
+    enum mc_status status = mc_tier_read(off->tier, reads, count);
+    if (status != MC_OK) {
+        mc_offload_buffers_drop(off->buffers, batch);
+        return status;
+    }
+    for (size_t i = 0; i < count; i++) {
+        pointers[i] = (uintptr_t)reads[i].value;
+    }
+    mc_offload_buffers_lend(off->buffers, batch);
+    *out = (struct mw_offload_buffers){
+        batch, {pointers, count}, mc_str_from(off->config.te_endpoint), off->config.gc_ttl_ms};
+    return MC_OK;
+}
+
+void mc_offload_serve(void *ctx, const struct mc_rpc_request *request, struct mc_rpc_reply *reply) {
+    struct mc_offload *off = ctx;
+    const struct mc_rpc_desc *rpc = mc_client_rpc_find(request->function_id);
+    const struct mc_rpc_desc *table = mc_client_rpc_table();
+    unsigned version;
+    if (rpc == &table[MC_CLIENT_RPC_service_ready_internal]) {
+        struct mw_e_void ready = {MC_OK};
+        mc_master_rpc_encode_ret(rpc, 0, &ready, reply->body);
+    } else if (rpc == &table[MC_CLIENT_RPC_release_offload_buffer]) {
+        uint64_t batch = 0;
+        if (mc_master_rpc_decode_args(rpc, request->body, request->arena, &batch, &version) !=
+            MC_OK) {
+            reply->errc = MC_RPC_INVALID_ARGUMENTS;
+            return;
+        }
+        bool there = mc_offload_buffers_release(off->buffers, batch);
+        mc_master_rpc_encode_ret(rpc, 0, &there, reply->body);
+    } else if (rpc == &table[MC_CLIENT_RPC_batch_get_offload_object]) {
+        struct mw_a_offload_get args;
+        struct mw_e_offload_buffers ret = {0};
+        if (mc_master_rpc_decode_args(rpc, request->body, request->arena, &args, &version) !=
+            MC_OK) {
+            reply->errc = MC_RPC_INVALID_ARGUMENTS;
+            return;
+        }
+        ret.error = read_objects(off, &args, request->arena, &ret.value);
+        mc_master_rpc_encode_ret(rpc, 0, &ret, reply->body);
+    } else {
+        reply->errc = MC_RPC_NOT_REGISTERED;
+    }
+}
+
+/* ---- telling the master ---- */
+
+static enum mc_status tell(struct mc_offload *off, const struct mw_disk_task *tasks,
+                           const struct mw_storage_object *objects, size_t count) {
+    struct mc_ops *ops = off->config.ops;
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_a_offload_done args = {
+        ops->client, {(void *)(uintptr_t)tasks, count}, {(void *)(uintptr_t)objects, count}};
+    struct mw_e_void ret;
+    enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_NotifyOffloadSuccess, &args, &ret,
+                                       mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
+    status = status == MC_OK ? mc_ops_status(ret.error) : status;
+    mc_ops_end(ops, call);
+    return status;
+}
+
+struct adopt {
+    struct mc_offload *off;
+    struct mc_arena arena;
+    struct mc_vec found; /* of struct mc_tier_found */
+    size_t capacity;
+};
+
+static bool collect(void *ctx, const struct mc_tier_found *found) {
+    struct adopt *a = ctx;
+    if (a->found.count == a->capacity) {
+        a->capacity = a->capacity > 0 ? 2 * a->capacity : 1024;
+        a->found.items = mc_realloc(a->found.items, a->capacity * sizeof(*found));
+    }
+    struct mc_tier_found *copy = (struct mc_tier_found *)a->found.items + a->found.count++;
+    *copy = *found;
+    copy->key = mc_arena_str(&a->arena, found->key);
+    return true;
+}
+
+/* Everything that the disk holds. */
+static enum mc_status tell_all(struct mc_offload *off) {
+    struct adopt a = {.off = off};
+    struct mw_disk_task *tasks = mc_zalloc(ADOPT_KEYS * sizeof(*tasks));
+    struct mw_storage_object *objects = mc_zalloc(ADOPT_KEYS * sizeof(*objects));
+    enum mc_status status = MC_OK;
+    mc_tier_scan(off->tier, collect, &a);
+    const struct mc_tier_found *found = a.found.items;
+    for (size_t done = 0; done < a.found.count && status == MC_OK;) {
+        size_t n = 0;
+        for (; n < ADOPT_KEYS && done < a.found.count; n++, done++) {
+            split_key(found[done].key, &tasks[n].tenant, &tasks[n].key);
+            tasks[n].size = (int64_t)found[done].size;
+            objects[n] = (struct mw_storage_object){.bucket_id = found[done].bucket_id,
+                                                    .offset = found[done].offset,
+                                                    .key_size = (int64_t)found[done].key.len,
+                                                    .data_size = (int64_t)found[done].size,
+                                                    .endpoint = mc_str_from(off->endpoint)};
+        }
+        status = tell(off, tasks, objects, n);
+    }
+    mc_info("the master was told what the SSD tier holds: objects=%zu status=%s", a.found.count,
+            mc_status_name(status));
+    mc_arena_free(&a.arena);
+    free(a.found.items);
+    free(objects);
+    free(tasks);
+    return status;
+}
+
+static enum mc_status flag_rpc(struct mc_offload *off, enum mc_master_rpc rpc,
+                               struct mc_ops_call *call, void *ret) {
+    struct mc_ops *ops = off->config.ops;
+    struct mw_a_client_flag args = {ops->client, true};
+    return mc_ops_rpc(ops, call, rpc, &args, ret, mc_ops_deadline(ops), MC_OPS_ONCE);
+}
+
+static enum mc_status mount(struct mc_offload *off) {
+    struct mc_ops *ops = off->config.ops;
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_e_void ret;
+    enum mc_status status = flag_rpc(off, MC_RPC_MountLocalDiskSegment, call, &ret);
+    status = status == MC_OK ? mc_ops_status(ret.error) : status;
+    mc_ops_end(ops, call);
+    return status == MC_OK ? tell_all(off) : status;
+}
+
+/* Keys that are no longer on disk. */
+static void tell_lost(struct mc_offload *off) {
+    struct mc_ops *ops = off->config.ops;
+    pthread_mutex_lock(&off->lock);
+    struct mc_buf lost = off->lost;
+    off->lost = (struct mc_buf){0};
+    pthread_mutex_unlock(&off->lock);
+    for (size_t at = 0; at < lost.len;) {
+        struct mc_ops_call *call = mc_ops_begin(ops);
+        struct mc_str *keys = mc_arena_alloc(&call->arena, ADOPT_KEYS * sizeof(*keys));
+        struct mw_a_batch_evict_disk args = {.client = ops->client, .type = MC_REPLICA_LOCAL_DISK};
+        size_t count = 0;
+        while (at < lost.len && count < ADOPT_KEYS) { /* of one tenant */
+            uint32_t len;
+            struct mc_str tenant, key;
+            memcpy(&len, lost.data + at, sizeof(len));
+            split_key((struct mc_str){lost.data + at + sizeof(len), len}, &tenant, &key);
+            if (count > 0 && !mc_str_eq(tenant, args.tenant)) {
+                break;
+            }
+            args.tenant = tenant;
+            keys[count++] = key;
+            at += sizeof(len) + len;
+        }
+        args.keys = (struct mc_vec){keys, count};
+        struct mc_vec ret;
+        enum mc_status status =
+            mc_ops_rpc_batch(ops, call, MC_RPC_BatchEvictDiskReplica, &args, &ret, count,
+                             mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
+        if (status != MC_OK) { /* a reader finds out, and goes elsewhere */
+            mc_warn_limited("the master was not told of evictions from the SSD tier: keys=%zu "
+                            "status=%s",
+                            count, mc_status_name(status));
+        }
+        mc_ops_end(ops, call);
+    }
+    mc_buf_free(&lost);
+}
+
+/* ---- writing ---- */
+
+/* The protocol of a tenant's objects: the store's own, or one made for it. */
+static struct mc_ops *ops_of(struct mc_offload *off, struct mc_str tenant) {
+    struct mc_ops *own = off->config.ops;
+    if (mc_str_eq(tenant, own->tenant)) {
+        return own;
+    }
+    struct tenant_ops *t = off->tenants;
+    while (t != NULL && !mc_str_eq(tenant, mc_str_from(t->tenant))) {
+        t = t->next;
+    }
+    if (t == NULL) {
+        t = mc_zalloc(sizeof(*t));
+        t->tenant = mc_str_dup(tenant);
+        struct mc_ops_config config = {.client = own->client,
+                                       .tenant = t->tenant,
+                                       .host_id = own->host_id.ptr,
+                                       .timeout_ms = (uint32_t)(own->timeout_ns / MC_MS),
+                                       .checksum = own->checksum};
+        t->ops = mc_ops_create(own->port, &config);
+        t->next = off->tenants;
+        off->tenants = t;
+    }
+    return t->ops;
+}
+
+struct group {
+    struct mw_disk_task *tasks;
+    size_t count;
+    struct mc_slice *slices;
+    struct mc_store_item *gets;
+    struct mc_tier_item *puts;
+    struct mw_storage_object *objects;
+};
+
+/* The objects' bytes, from memory; what is no longer there, or of another size, is passed over. */
+static void fetch(struct mc_offload *off, struct mc_arena *arena, struct group *g, char *memory) {
+    for (size_t i = 0; i < g->count; i++) {
+        struct mc_str key = mc_arena_str(arena, g->tasks[i].key);
+        g->slices[i] = (struct mc_slice){memory, (size_t)g->tasks[i].size};
+        g->gets[i] =
+            (struct mc_store_item){.key = key.ptr, .slices = &g->slices[i], .slice_count = 1};
+        memory += g->tasks[i].size;
+    }
+    for (size_t i = 0, n; i < g->count; i += n) {
+        n = 1;
+        while (i + n < g->count && mc_str_eq(g->tasks[i + n].tenant, g->tasks[i].tenant)) {
+            n++;
+        }
+        enum mc_status status = mc_ops_get(ops_of(off, g->tasks[i].tenant), &g->gets[i], n);
+        for (size_t k = i; k < i + n; k++) {
+            bool whole = g->gets[k].length == (uint64_t)g->tasks[k].size;
+            g->gets[k].status = status != MC_OK ? status : g->gets[k].status;
+            g->gets[k].status =
+                g->gets[k].status == MC_OK && !whole ? MC_OBJECT_NOT_FOUND : g->gets[k].status;
+        }
+    }
+}
+
+static void store_group(struct mc_offload *off, struct mc_arena *arena, struct group *g) {
+    size_t n = 0;
+    for (size_t i = 0; i < g->count; i++) {
+        const struct mw_disk_task *task = &g->tasks[i];
+        size_t len = task->tenant.len + 1 + task->key.len;
+        char *key = mc_arena_zalloc(arena, len);
+        memcpy(key, task->tenant.ptr, task->tenant.len);
+        memcpy(key + task->tenant.len + 1, task->key.ptr, task->key.len);
+        if (g->gets[i].status == MC_OK) {
+            g->puts[n++] = (struct mc_tier_item){
+                .key = {key, len}, .value = g->slices[i].ptr, .size = (uint64_t)task->size};
+        }
+    }
+    enum mc_status status = mc_tier_put(off->tier, g->puts, n);
+    if (status != MC_OK) {
+        mc_warn_limited("objects were not offloaded: status=%s", mc_status_name(status));
+    }
+    n = 0;
+    for (size_t i = 0; i < g->count; i++) {
+        /* as upstream says that it was not written */
+        g->objects[i] = (struct mw_storage_object){.bucket_id = -1, .data_size = -1};
+        const struct mc_tier_item *put = g->gets[i].status == MC_OK ? &g->puts[n++] : NULL;
+        if (put != NULL && put->status == MC_OK) {
+            g->objects[i] = (struct mw_storage_object){.bucket_id = put->bucket_id,
+                                                       .offset = put->offset,
+                                                       .key_size = (int64_t)put->key.len,
+                                                       .data_size = (int64_t)put->size,
+                                                       .endpoint = mc_str_from(off->endpoint)};
+        }
+    }
+}
+
+static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_task *tasks,
+                                    size_t count, uint64_t bytes) {
+    struct mc_arena arena = {0};
+    char *memory = mc_alloc(bytes + 1);
+    struct group g = {.tasks = tasks, .count = count};
+    g.slices = mc_arena_zalloc(&arena, count * sizeof(*g.slices));
+    g.gets = mc_arena_zalloc(&arena, count * sizeof(*g.gets));
+    g.puts = mc_arena_zalloc(&arena, count * sizeof(*g.puts));
+    g.objects = mc_arena_zalloc(&arena, count * sizeof(*g.objects));
+    fetch(off, &arena, &g, memory);
+    store_group(off, &arena, &g);
+    enum mc_status status = tell(off, tasks, g.objects, count);
+    tell_lost(off);
+    free(memory);
+    mc_arena_free(&arena);
+    return status;
+}
+
+static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_task *tasks,
+                                    size_t count) {
+    enum mc_status status = MC_OK;
+    for (size_t i = 0, n; i < count && status == MC_OK && !off->config.stop(off->config.stop_ctx);
+         i += n) {
+        uint64_t bytes = 0;
+        for (n = 0; i + n < count && n < GROUP_KEYS; n++) {
+            uint64_t size = (uint64_t)mc_max_u64(0, (uint64_t)tasks[i + n].size);
+            if (n > 0 && bytes + size > GROUP_BYTES) {
+                break;
+            }
+            bytes += size;
+        }
+        status = offload_group(off, &tasks[i], n, bytes);
+    }
+    return status;
+}
+
+/* ---- the heartbeat ---- */
+
+static void poll_wipe(struct mc_offload *off) {
+    struct mc_ops *ops = off->config.ops;
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_e_bool ret;
+    if (mc_ops_rpc(ops, call, MC_RPC_PollRemoveAll, &ops->client, &ret, mc_ops_deadline(ops),
+                   MC_OPS_ONCE) == MC_OK &&
+        ret.error == 0 && ret.value) {
+        mc_info("all objects were removed: the SSD tier is emptied");
+        if (mc_tier_clear(off->tier) != MC_OK) {
+            mc_warn("the SSD tier could not be emptied");
+        }
+    }
+    mc_ops_end(ops, call);
+}
+
+static enum mc_status beat_once(struct mc_offload *off, bool *busy) {
+    struct mc_ops *ops = off->config.ops;
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_e_vec ret;
+    enum mc_status status = flag_rpc(off, MC_RPC_OffloadObjectHeartbeat, call, &ret);
+    status = status == MC_OK ? mc_ops_status(ret.error) : status;
+    if (status == MC_OK && ret.value.count > 0) { /* the call's memory lives until its end */
+        status = offload_tasks(off, ret.value.items, ret.value.count);
+        *busy = status == MC_OK;
+    }
+    mc_ops_end(ops, call);
+    return status;
+}
+
+enum mc_status mc_offload_beat(struct mc_offload *off, bool *busy) {
+    *busy = false;
+    poll_wipe(off);
+    tell_lost(off);
+    enum mc_status status = beat_once(off, busy);
+    return status == MC_SEGMENT_NOT_FOUND ? mount(off) : status;
+}
+
+enum mc_status mc_offload_mount(struct mc_offload *off, const char *endpoint) {
+    snprintf(off->endpoint, sizeof(off->endpoint), "%s", endpoint);
+    return mount(off);
+}
+
+void mc_offload_goodbye(struct mc_offload *off) {
+    struct mc_ops *ops = off->config.ops;
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_e_void ret;
+    enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_UnmountLocalDiskSegment, &ops->client,
+                                       &ret, mc_ops_now(ops) + 1 * MC_SEC, MC_OPS_ONCE);
+    if (status != MC_OK) {
+        mc_warn("the master was not told that the SSD tier goes: status=%s",
+                mc_status_name(status));
+    }
+    mc_ops_end(ops, call);
+}
+
+/* ---- life ---- */
+
+enum mc_status mc_offload_open(const struct mc_offload_config *config, struct mc_offload **out) {
+    struct mc_offload *off = mc_zalloc(sizeof(*off));
+    off->config = *config;
+    off->config.tier.lost = note_lost;
+    off->config.tier.lost_ctx = off;
+    pthread_mutex_init(&off->lock, NULL);
+    off->buffers =
+        mc_offload_buffers_create(config->memory, config->memory_bytes, config->gc_ttl_ms,
+                                  config->ops->port->ops->clock(config->ops->port));
+    enum mc_status status = mc_tier_open(&off->config.tier, &off->tier);
+    if (status != MC_OK) {
+        mc_offload_close(off);
+        return status;
+    }
+    *out = off;
+    return MC_OK;
+}
+
+void mc_offload_close(struct mc_offload *off) {
+    if (off == NULL) {
+        return;
+    }
+    mc_tier_close(off->tier);
+    mc_offload_buffers_destroy(off->buffers);
+    while (off->tenants != NULL) {
+        struct tenant_ops *t = off->tenants;
+        off->tenants = t->next;
+        mc_ops_destroy(t->ops);
+        free(t->tenant);
+        free(t);
+    }
+    mc_buf_free(&off->lost);
+    pthread_mutex_destroy(&off->lock);
+    free(off);
+}
