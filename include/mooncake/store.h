@@ -345,6 +345,25 @@ MC_MUST_USE enum mc_status mc_store_mount_file(struct mc_store *s, const char *p
 MC_MUST_USE enum mc_status mc_store_unmount(struct mc_store *s, struct mc_store_segment_id id,
                                             uint64_t grace_ms);
 
+/* ---- listing keys ---- */
+
+/* Some keys that begin with `prefix` (NULL or "" = all of the tenant), in no order that means
+ * anything: at most `limit`, 1 to MC_STORE_LIST_MAX, of those that come after `after` (NULL or "" =
+ * from the beginning, else `next` of the page before). page->next is "" behind the last page; a
+ * page may hold fewer keys than asked for, or none, and not be the last. A key that can be read
+ * during the whole listing comes exactly once, whatever else comes and goes; takes no leases.
+ * MC_INVALID_PARAMS (also: a cursor of a master that has been restarted since); MC_NOT_SUPPORTED
+ * (upstream's master). */
+#define MC_STORE_LIST_MAX 100000
+struct mc_store_keys {
+    const char **keys;
+    size_t count;
+    char next[64];
+};
+MC_MUST_USE enum mc_status mc_store_list(struct mc_store *s, const char *prefix, const char *after,
+                                         size_t limit, struct mc_store_keys *page);
+void mc_store_keys_free(struct mc_store_keys *page);
+
 /* ---- looking inside ---- */
 
 struct mc_replica_info {

@@ -72,6 +72,9 @@ MC_MUST_USE enum mc_status mc_ops_remove(struct mc_ops *ops, const char *const *
 MC_MUST_USE enum mc_status mc_ops_remove_regex(struct mc_ops *ops, const char *pattern, bool force,
                                                uint64_t *removed);
 MC_MUST_USE enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *removed);
+/* `page` begins zeroed; mooncake/store.h. */
+MC_MUST_USE enum mc_status mc_ops_list(struct mc_ops *ops, const char *prefix, const char *after,
+                                       size_t limit, struct mc_store_keys *page);
 MC_MUST_USE enum mc_status mc_ops_size(struct mc_ops *ops, const char *key, uint64_t *length);
 MC_MUST_USE enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
                                            struct mc_replica_info *replicas, size_t capacity,

@@ -156,6 +156,54 @@ enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *remov
     return MC_OK;
 }
 
+/* ---- list ---- */
+
+static void take_page(const struct mw_key_page *answer, struct mc_store_keys *page) {
+    const struct mc_str *key = answer->keys.items;
+    size_t bytes = 0;
+    for (size_t i = 0; i < answer->keys.count; i++) {
+        bytes += sizeof(char *) + key[i].len + 1;
+    }
+    const char **pointers = mc_zalloc(bytes + 1);
+    char *text = (char *)(pointers + answer->keys.count);
+    for (size_t i = 0; i < answer->keys.count; i++) {
+        pointers[i] = text;
+        memcpy(text, key[i].ptr, key[i].len);
+        text += key[i].len + 1;
+    }
+    page->keys = pointers;
+    page->count = answer->keys.count;
+    memcpy(page->next, answer->next.ptr, answer->next.len);
+    page->next[answer->next.len] = '\0';
+}
+
+enum mc_status mc_ops_list(struct mc_ops *ops, const char *prefix, const char *after, size_t limit,
+                           struct mc_store_keys *page) {
+    if (page == NULL ||
+        (prefix != NULL && strnlen(prefix, MC_STORE_KEY_MAX + 1) > MC_STORE_KEY_MAX)) {
+        return MC_INVALID_PARAMS;
+    }
+    struct mw_a_list_keys args = {.tenant = ops->tenant,
+                                  .prefix = mc_str_from(prefix != NULL ? prefix : ""),
+                                  .after = mc_str_from(after != NULL ? after : ""),
+                                  .limit = limit};
+    struct mw_e_key_page answer;
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_ListKeys, &args, &answer,
+                                       mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
+    if (status == MC_OK) {
+        status = mc_ops_status(answer.error);
+    }
+    if (status == MC_OK && answer.value.next.len >= sizeof(page->next)) {
+        status = MC_RPC_FAIL;
+    }
+    if (status == MC_OK) {
+        take_page(&answer.value, page);
+    }
+    mc_ops_end(ops, call);
+    return status;
+}
+
 /* ---- looking inside ---- */
 
 static enum mc_status query(struct mc_ops *ops, struct mc_ops_call *call, const char *key,

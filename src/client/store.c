@@ -193,6 +193,17 @@ MC_PUBLIC enum mc_status mc_store_replicas(struct mc_store *s, const char *key,
     return mc_ops_replicas(s->ops, key, replicas, capacity, count);
 }
 
+MC_PUBLIC enum mc_status mc_store_list(struct mc_store *s, const char *prefix, const char *after,
+                                       size_t limit, struct mc_store_keys *page) {
+    MC_TRY(own(s));
+    return mc_ops_list(s->ops, prefix, after, limit, page);
+}
+
+MC_PUBLIC void mc_store_keys_free(struct mc_store_keys *page) {
+    free((void *)page->keys);
+    *page = (struct mc_store_keys){0};
+}
+
 /* ---- parts, sessions, tasks ---- */
 
 MC_PUBLIC enum mc_status mc_store_get_ranges(struct mc_store *s, struct mc_store_range_item *items,

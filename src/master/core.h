@@ -348,6 +348,22 @@ void mc_shard_erase(struct mc_master *m, struct mc_shard *shard, struct mc_objec
  * fn returns false. */
 void mc_shard_each(struct mc_shard *shard,
                    bool (*fn)(void *ctx, struct mc_shard *shard, struct mc_object *o), void *ctx);
+/* Visits a shard in pieces. Positions are the tags of keys with their bits reversed: a table's
+ * homes in that order divide into those of a larger one, so that a walk that lets go of the lock,
+ * and goes on where it was, sees each object that stays exactly once though the table has grown
+ * meanwhile. Copies the objects whose home is at `from` and behind it, at least one home's and no
+ * more than MC_WALK_OBJECTS + MC_WALK_SLACK; returns where to go on. Those of one home are in no
+ * order. */
+#define MC_WALK_END     (1u << 20)
+#define MC_WALK_BUCKETS 4096u
+#define MC_WALK_OBJECTS 512u
+#define MC_WALK_SLACK   64u /* objects of one home; at a load of 7/8 and a seeded hash 20 are many \
+                             */
+uint32_t mc_shard_walk(struct mc_shard *shard, uint32_t from, struct mc_object **out,
+                       size_t *count);
+/* Sorts hashes into the order of the walk: shard, position, then the other bits. */
+#define MC_WALK_REST_BITS (64 - MC_SHARD_BITS - 20)
+uint64_t mc_walk_order(uint64_t hash);
 uint64_t mc_object_hash(const struct mc_master *m, const struct mc_object *o);
 static inline uint32_t mc_shard_count(const struct mc_shard *shard) {
     return atomic_load_explicit(&shard->count, memory_order_relaxed);

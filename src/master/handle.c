@@ -72,6 +72,7 @@ const struct mc_rpc_method mc_rpc_methods[MC_MASTER_RPC_COUNT] = {
     SINGLE(MoveRevoke, "move_revoke"),
     SINGLE(EvictDiskReplica, "evict_disk_replica"),
     BATCH(BatchEvictDiskReplica, NULL),
+    SINGLE(ListKeys, NULL),
 };
 
 void mc_rpc_UpsertEnd(struct mc_call *call, const void *args, void *ret) {
@@ -139,7 +140,7 @@ void mc_master_closed(void *master, const uint64_t *peer_words, const char *peer
 
 bool mc_master_serves_slowly(void *master, uint32_t function_id) {
     static const enum mc_master_rpc slow[] = {MC_RPC_GetReplicaListByRegex, MC_RPC_RemoveByRegex,
-                                              MC_RPC_RemoveAll};
+                                              MC_RPC_RemoveAll, MC_RPC_ListKeys};
     for (size_t i = 0; i < MC_ARRAY_LEN(slow); i++) {
         if (mc_master_rpc_table()[slow[i]].function_id == function_id) {
             return true;

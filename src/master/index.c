@@ -201,6 +201,48 @@ void mc_shard_each(struct mc_shard *shard,
     }
 }
 
+/* ---- walking in pieces ---- */
+
+static uint32_t reverse_tag(uint32_t x) {
+    x = __builtin_bswap32(x);
+    x = (x & 0x0f0f0f0fu) << 4 | (x >> 4 & 0x0f0f0f0fu);
+    x = (x & 0x33333333u) << 2 | (x >> 2 & 0x33333333u);
+    x = (x & 0x55555555u) << 1 | (x >> 1 & 0x55555555u);
+    return x >> (32 - TAG_BITS);
+}
+
+uint64_t mc_walk_order(uint64_t hash) {
+    uint64_t shard = hash >> (64 - MC_SHARD_BITS);
+    uint64_t rest = hash << MC_SHARD_BITS >> (MC_SHARD_BITS + TAG_BITS);
+    return shard << (64 - MC_SHARD_BITS) |
+           (uint64_t)reverse_tag(hash & TAG_MASK) << MC_WALK_REST_BITS | rest;
+}
+
+uint32_t mc_shard_walk(struct mc_shard *shard, uint32_t from, struct mc_object **out,
+                       size_t *count) {
+    uint32_t mask = shard->slot_mask, visited = 0;
+    *count = 0;
+    if (!shard->slots) {
+        return MC_WALK_END;
+    }
+    unsigned shift = TAG_BITS - (unsigned)__builtin_popcount(mask);
+    while (from < MC_WALK_END && visited++ < MC_WALK_BUCKETS && *count < MC_WALK_OBJECTS) {
+        uint32_t home = reverse_tag(from) & mask;
+        size_t before = *count;
+        for (uint32_t i = home; shard->slots[i]; i = (i + 1) & mask) {
+            if ((shard->slots[i] & TAG_MASK & mask) == home) {
+                struct mc_object *o = slot_object(shard->slots[i]);
+                __builtin_prefetch((char *)o + MC_CACHE_LINE);
+                __builtin_prefetch((char *)o + 2 * MC_CACHE_LINE);
+                MC_ASSERT(*count < before + MC_WALK_SLACK); /* of a seeded hash */
+                out[(*count)++] = o;
+            }
+        }
+        from = ((from >> shift) + 1) << shift;
+    }
+    return from;
+}
+
 uint64_t mc_key_count(const struct mc_master *m) {
     uint64_t count = 0;
     for (unsigned i = 0; i < MC_SHARDS; i++) {

@@ -113,11 +113,13 @@ void mc_master_each_key(struct mc_master *m, const char *tenant,
 
 /* A page of the readable keys of the tenant that begin with `prefix`, at most `limit` of them, in
  * an order of the master's own; `after` is "" or what *next said of the page before, and *next is
- * "" after the last one. A key that is there all the time is listed once. Grants no lease. Keys and
+ * "" after the last one. A page that looked at MC_LIST_PAGE_VISITS objects ends with what it found,
+ * which may be nothing. A key that is there all the time is listed once. Grants no lease. Keys and
  * *next live in the arena. MC_INVALID_PARAMS: a bad tenant or limit, or a cursor of another master.
  */
-#define MC_LIST_PAGE_KEYS  100000
-#define MC_LIST_PAGE_BYTES (16u << 20) /* a page ends behind the key that reaches it */
+#define MC_LIST_PAGE_KEYS   100000
+#define MC_LIST_PAGE_BYTES  (16u << 20) /* a page ends behind the key that reaches it */
+#define MC_LIST_PAGE_VISITS (1u << 19)
 enum mc_status mc_master_list(struct mc_master *m, struct mc_str tenant, struct mc_str prefix,
                               struct mc_str after, size_t limit, struct mc_arena *arena,
                               struct mc_vec *keys, struct mc_str *next);

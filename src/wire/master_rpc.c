@@ -289,6 +289,12 @@ MC_STRUCT(a_batch_evict_disk, mw_a_batch_evict_disk, A(batch_evict_disk, client,
           A(batch_evict_disk, keys, t_strs), A(batch_evict_disk, tenant, mc_t_str),
           A(batch_evict_disk, type, mc_t_i32));
 
+MC_STRUCT(a_list_keys, mw_a_list_keys, A(list_keys, tenant, mc_t_str),
+          A(list_keys, prefix, mc_t_str), A(list_keys, after, mc_t_str),
+          A(list_keys, limit, mc_t_u64));
+MC_STRUCT(t_key_page, mw_key_page, F(mw_key_page, keys, t_strs), F(mw_key_page, next, mc_t_str));
+MC_EXPECTED(e_key_page, mw_e_key_page, t_key_page);
+
 /* ---- the RPCs ---- */
 
 #define SAME(rpc, args, ret) [MC_RPC_##rpc] = MC_RPC_ONE_VERSION(args, ret)
@@ -364,6 +370,7 @@ static struct mc_rpc_desc rpcs[MC_MASTER_RPC_COUNT] = {
     SAME(MoveRevoke, &a_client_key, &mc_t_e_void),
     SAME(EvictDiskReplica, &a_evict_disk, &mc_t_e_void),
     SAME(BatchEvictDiskReplica, &a_batch_evict_disk, &t_e_voids),
+    SAME(ListKeys, &a_list_keys, &e_key_page),
 };
 
 static const struct mc_rpc_promise promised[] = {
@@ -373,6 +380,7 @@ static const struct mc_rpc_promise promised[] = {
 };
 
 #define MASTER_CLASS "mooncake::WrappedMasterService"
+#define OWN_CLASS    "mooncake_c::Master"
 #define ID_SLOTS     256u       /* open addressing; under a third full */
 static uint8_t by_id[ID_SLOTS]; /* index + 1 into rpcs; 0 = free */
 _Static_assert(MC_MASTER_RPC_COUNT < UINT8_MAX && MC_MASTER_RPC_COUNT * 3 < ID_SLOTS, "ids fit");
@@ -398,7 +406,8 @@ void mc_rpc_desc_complete(struct mc_rpc_desc *rpc, const char *class_name,
 static void prepare(void) {
     for (size_t i = 0; i < MC_MASTER_RPC_COUNT; i++) {
         struct mc_rpc_desc *rpc = &rpcs[i];
-        mc_rpc_desc_complete(rpc, MASTER_CLASS, &promised[i]);
+        mc_rpc_desc_complete(rpc, i < MC_MASTER_RPC_FIRST_OWN ? MASTER_CLASS : OWN_CLASS,
+                             &promised[i]);
         uint32_t slot = rpc->function_id % ID_SLOTS;
         while (by_id[slot] != 0) {
             slot = (slot + 1) % ID_SLOTS;

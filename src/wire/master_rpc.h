@@ -393,7 +393,23 @@ struct mw_a_batch_evict_disk {
     int32_t type;
 };
 
+/* ---- ours alone ---- */
+
+struct mw_a_list_keys {
+    struct mc_str tenant, prefix, after;
+    uint64_t limit;
+};
+struct mw_key_page {
+    struct mc_vec keys;
+    struct mc_str next;
+};
+MW_EXPECTED(mw_e_key_page, struct mw_key_page);
+
 /* ---- the table ---- */
+
+/* What only this master answers; another says that it does not know the function. Of the class
+ * mooncake_c::Master. */
+#define MC_MASTER_OWN_RPC_TABLE(X) X(ListKeys, struct mw_a_list_keys, struct mw_e_key_page)
 
 /* X(Name, argument struct, answer struct). A lone UUID, vector or string parameter has that type
  * itself. */
@@ -461,13 +477,15 @@ struct mw_a_batch_evict_disk {
     X(MoveEnd, struct mw_a_client_key, struct mw_e_void)                                           \
     X(MoveRevoke, struct mw_a_client_key, struct mw_e_void)                                        \
     X(EvictDiskReplica, struct mw_a_evict_disk, struct mw_e_void)                                  \
-    X(BatchEvictDiskReplica, struct mw_a_batch_evict_disk, struct mc_vec)
+    X(BatchEvictDiskReplica, struct mw_a_batch_evict_disk, struct mc_vec)                          \
+    MC_MASTER_OWN_RPC_TABLE(X)
 
 enum mc_master_rpc {
 #define X(name, args, ret) MC_RPC_##name,
     MC_MASTER_RPC_TABLE(X)
 #undef X
-        MC_MASTER_RPC_COUNT
+        MC_MASTER_RPC_COUNT,
+    MC_MASTER_RPC_FIRST_OWN = MC_RPC_BatchEvictDiskReplica + 1
 };
 
 /* One schema version of an RPC. Upstream's releases differ: version 0 is the newest (0.3.13 and

@@ -96,6 +96,42 @@ static void test_who_stays_is_listed_once_whoever_comes_and_goes(void **state) {
     }
 }
 
+/* Tables double several times between two pages. */
+static void grow(struct fixture *f, unsigned page) {
+    char key[32];
+    for (unsigned i = 0; page % 16 == 0 && i < 20000; i++) {
+        snprintf(key, sizeof(key), "y%u-%u", page, i);
+        assert_ok(put(f, key, 1));
+    }
+}
+
+static void test_growing_tables_repeat_and_lose_nothing(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(list_all(f, "default", "a/", 50, grow), KEYS);
+    for (unsigned i = 0; i < KEYS; i++) {
+        assert_int_equal(listed[i], 1);
+    }
+}
+
+static void test_pages_end_after_so_many_visits(void **state) {
+    struct fixture *f = *state;
+    struct mc_str next = {"", 0};
+    struct mc_vec keys;
+    char key[32];
+    unsigned pages = 0;
+    mount(f, "B", 1ull << 30);
+    for (unsigned i = 0; i < 3 * MC_LIST_PAGE_VISITS / 2; i++) {
+        snprintf(key, sizeof(key), "z%u", i);
+        assert_ok(put(f, key, 1));
+    }
+    for (size_t total = 0; pages == 0 || next.len > 0; pages++) {
+        assert_ok(mc_master_list(f->m, str(""), str("b/"), next, 10, &f->arena, &keys, &next));
+        total += keys.count;
+        assert_true(next.len > 0 || total == 1);
+    }
+    assert_int_equal(pages, 2);
+}
+
 static void test_questions_that_cannot_be(void **state) {
     struct fixture *f = *state;
     struct mc_vec keys;
@@ -128,6 +164,8 @@ int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
         T(test_every_key_once),
         T(test_who_stays_is_listed_once_whoever_comes_and_goes),
+        T(test_growing_tables_repeat_and_lose_nothing),
+        T(test_pages_end_after_so_many_visits),
         T(test_questions_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

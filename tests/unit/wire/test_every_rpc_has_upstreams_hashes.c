@@ -218,7 +218,7 @@ static void test_ids_and_hashes_of_the_newest_release(void **state) {
             client++;
         }
     }
-    assert_int_equal(master, MC_MASTER_RPC_COUNT);
+    assert_int_equal(master, MC_MASTER_RPC_FIRST_OWN);
     assert_int_equal(client, MC_CLIENT_RPC_COUNT);
     assert_null(mc_master_rpc_find(0x12345678));
     assert_null(mc_client_rpc_find(0x12345678));

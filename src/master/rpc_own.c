@@ -1,0 +1,12 @@
+/*
+ * The RPCs that no other master has (wire/master_rpc.h, MC_MASTER_OWN_RPC_TABLE): from argument
+ * structs to the core and back.
+ */
+#include "master/rpc_methods.h"
+
+void mc_rpc_ListKeys(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_list_keys *a = args;
+    struct mw_e_key_page *r = ret;
+    r->error = mc_master_list(call->m, a->tenant, a->prefix, a->after, a->limit, call->arena,
+                              &r->value.keys, &r->value.next);
+}
