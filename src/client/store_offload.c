@@ -74,6 +74,9 @@ static enum mc_tier_eviction eviction_from_env(void) {
     if (text == NULL || strcmp(text, "fifo") == 0) {
         return MC_TIER_EVICT_FIFO;
     }
+    if (strcmp(text, "own") == 0) {
+        return MC_TIER_EVICT_OWN;
+    }
     return strcmp(text, "lru") == 0 ? MC_TIER_EVICT_LRU : MC_TIER_EVICT_NONE;
 }
 
@@ -96,6 +99,7 @@ static enum mc_status open_offload(struct mc_store_offload *off, const char *pat
         .stop_ctx = off,
         .tier = {.path = path,
                  .backend = getenv("MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR"),
+                 .subdirectory = getenv("MOONCAKE_OFFLOAD_FSDIR"),
                  .owner = off->store->name,
                  .capacity_bytes = buckets != 0 ? buckets : most,
                  .eviction = eviction_from_env(),

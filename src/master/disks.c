@@ -413,7 +413,7 @@ static void written_one(struct mc_call *call, struct mc_segment *s, bool adoptin
     struct mc_master *m = call->m;
     struct mc_key key;
     struct mc_str tenant;
-    bool failed = at->bucket_id < 0 || at->data_size <= 0;
+    bool failed = at->data_size <= 0; /* a file per key has no bucket: -1 */
     if (mc_tenant_normalise(task->tenant, &tenant) != MC_OK ||
         mc_key_make(m, tenant, task->key, &key) != MC_OK || key.user.len == 0 || task->size <= 0) {
         return;

@@ -20,7 +20,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -98,7 +97,8 @@ void bucket_publish_locked(struct bucket_backend *b, struct bucket *bucket) {
     mc_list_push_back(&b->buckets, &bucket->link);
     b->bucket_count++;
     b->used_bytes += bucket->disk_bytes;
-    atomic_store_explicit(&bucket->used_at, ++b->ticks, memory_order_relaxed);
+    uint64_t unit = (uint64_t)bucket->id;
+    mc_tier_order_stored(&b->order, &unit, 1);
     bucket->live = bucket->count;
     bucket->users++; /* a key that is there twice must not free it under our feet */
     for (size_t i = 0; i < bucket->count; i++) {
@@ -118,13 +118,13 @@ void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struc
         }
         mc_tier_index_remove(&b->index, e);
         if (lost != NULL) {
-            mc_buf_append(lost, &e->key_len, sizeof(e->key_len));
-            mc_buf_append(lost, e->key, e->key_len);
+            mc_tier_lost_add(lost, mc_tier_entry_key(e));
         }
     }
     bucket->live = 0;
     bucket->dead = true;
     mc_list_del(&bucket->link);
+    mc_tier_order_removed(&b->order, (uint64_t)bucket->id);
     b->bucket_count--;
     b->used_bytes -= bucket->disk_bytes;
     unlink_files(b, bucket->id);
@@ -136,16 +136,6 @@ void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struc
 void bucket_unuse_locked(struct bucket *bucket) {
     if (--bucket->users == 0 && bucket->dead) {
         bucket_discard(bucket);
-    }
-}
-
-void bucket_tell_lost(const struct bucket_backend *b, const struct mc_buf *lost) {
-    for (size_t at = 0; b->config->lost != NULL && at < lost->len;) {
-        uint32_t len;
-        memcpy(&len, lost->data + at, sizeof(len));
-        at += sizeof(len);
-        b->config->lost(b->config->lost_ctx, (struct mc_str){lost->data + at, len});
-        at += len;
     }
 }
 
@@ -227,14 +217,6 @@ static void bucket_stats(struct mc_tier_backend *face, struct mc_tier_stats *out
 
 /* ---- open and close ---- */
 
-static uint64_t capacity_of_disk(const struct bucket_backend *b) {
-    struct statvfs disk;
-    if (statvfs(b->config->path, &disk) != 0) {
-        return UINT64_MAX;
-    }
-    return ((uint64_t)disk.f_bavail * disk.f_frsize + b->used_bytes) / 10 * 9;
-}
-
 static void bucket_close(struct mc_tier_backend *face) {
     struct bucket_backend *b = (struct bucket_backend *)face;
     while (!mc_list_empty(&b->buckets)) {
@@ -244,13 +226,10 @@ static void bucket_close(struct mc_tier_backend *face) {
         bucket_discard(bucket);
     }
     mc_tier_index_free(&b->index);
-    for (unsigned i = 0; i < b->free_rings; i++) {
-        mc_file_ring_destroy(b->rings[i]);
-    }
+    mc_tier_order_fini(&b->order);
+    mc_tier_rings_fini(&b->rings);
     mc_file_ring_destroy(b->put_ring);
     free(b->staging);
-    pthread_cond_destroy(&b->ring_free);
-    pthread_mutex_destroy(&b->rings_lock);
     pthread_mutex_destroy(&b->put_lock);
     pthread_mutex_destroy(&b->lock);
     free(b);
@@ -266,24 +245,19 @@ static enum mc_status bucket_open(const struct mc_tier_config *config,
     mc_list_init(&b->buckets);
     pthread_mutex_init(&b->lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);
-    pthread_mutex_init(&b->rings_lock, NULL);
-    pthread_cond_init(&b->ring_free, NULL);
-    enum mc_status status = mc_file_ring_create(BUCKET_DEPTH, &b->put_ring);
-    for (; status == MC_OK && b->free_rings < BUCKET_RINGS; b->free_rings++) {
-        status = mc_file_ring_create(BUCKET_DEPTH, &b->rings[b->free_rings]);
-        if (status != MC_OK) {
-            break;
-        }
-    }
-    MC_ASSERT(status == MC_OK); /* the depth is right; a kernel without io_uring is no failure */
+    mc_tier_order_init(&b->order, config->eviction);
+    mc_tier_rings_init(&b->rings);
+    /* the depth is right, and a kernel without io_uring is no failure */
+    MC_ASSERT(mc_file_ring_create(MC_TIER_DEPTH, &b->put_ring) == MC_OK);
     b->staging = aligned_alloc(MC_TIER_BLOCK, BUCKET_STAGING);
     MC_ASSERT(b->staging != NULL);
-    status = bucket_recover(b);
+    enum mc_status status = bucket_recover(b);
     if (status != MC_OK) {
         bucket_close(&b->face);
         return status;
     }
-    b->capacity = config->capacity_bytes != 0 ? config->capacity_bytes : capacity_of_disk(b);
+    b->capacity = config->capacity_bytes != 0 ? config->capacity_bytes
+                                              : mc_tier_disk_capacity(config->path, b->used_bytes);
     mc_info("SSD tier: path=%s backend=%s objects=%zu buckets=%zu used_bytes=%llu "
             "capacity_bytes=%llu",
             config->path, config->backend, b->index.count, b->bucket_count,

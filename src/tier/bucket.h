@@ -2,16 +2,10 @@
 #ifndef MC_TIER_BUCKET_H
 #define MC_TIER_BUCKET_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
-#include "tier/backend.h"
-#include "tier/index.h"
-#include "io/file.h"
+#include "tier/common.h"
 
-/* Concurrent readers each take a ring; more than this many wait for one. */
-#define BUCKET_RINGS   8u
-#define BUCKET_DEPTH   64u
 #define BUCKET_STEP    (256u << 10) /* bytes of one write */
 #define BUCKET_STAGING (16u << 20)  /* written at once; whole steps */
 
@@ -23,11 +17,10 @@ struct bucket {
     uint64_t disk_bytes; /* what the file system took for both files */
     struct mc_tier_entry **entries;
     size_t count, live;
-    unsigned users;           /* readers that have it; the last one frees a dead bucket */
-    bool dead;                /* its files are gone, or going */
-    bool direct;              /* how fd was opened */
-    int fd;                   /* for reading; -1 = not opened yet */
-    _Atomic uint64_t used_at; /* a tick of the backend's; for LRU. relaxed: a hint */
+    unsigned users; /* readers that have it; the last one frees a dead bucket */
+    bool dead;      /* its files are gone, or going */
+    bool direct;    /* how fd was opened */
+    int fd;         /* for reading; -1 = not opened yet */
 };
 
 struct bucket_backend {
@@ -48,12 +41,9 @@ struct bucket_backend {
     size_t bucket_count;
     uint64_t used_bytes;
     struct mc_tier_stats stats;
-    _Atomic uint64_t ticks;
+    struct mc_tier_order order; /* of buckets, by id */
 
-    pthread_mutex_t rings_lock;
-    pthread_cond_t ring_free;
-    struct mc_file_ring *rings[BUCKET_RINGS];
-    unsigned free_rings;
+    struct mc_tier_rings rings;
 };
 
 /* "<path>/<id>.bucket" or ".meta", for messages and system calls. */
@@ -66,10 +56,8 @@ void bucket_discard(struct bucket *bucket); /* one that was never published */
 /* Puts a complete bucket, and its entries, where readers find them. Needs the lock. */
 void bucket_publish_locked(struct bucket_backend *b, struct bucket *bucket);
 /* Takes it out; the files are unlinked, and its memory freed when nobody reads it. The keys that
- * were live are appended to `lost` as (u32 length, bytes). Needs the lock. */
+ * were live are added to `lost`. Needs the lock. */
 void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struct mc_buf *lost);
-/* Tells config->lost of the keys that bucket_retire_locked collected; without locks. */
-void bucket_tell_lost(const struct bucket_backend *b, const struct mc_buf *lost);
 void bucket_unuse_locked(struct bucket *bucket); /* the end of users++ */
 /* The entry is out of the index; a bucket without live entries goes. Needs the lock. */
 void bucket_entry_dropped_locked(struct bucket_backend *b, struct mc_tier_entry *entry);

@@ -9,15 +9,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "tier/bucket_meta.h"
-
-static uint64_t round_up(uint64_t n) {
-    return (n + MC_TIER_BLOCK - 1) / MC_TIER_BLOCK * MC_TIER_BLOCK;
-}
 
 /* ---- .meta ---- */
 
@@ -54,26 +49,18 @@ enum mc_status bucket_rewrite_meta(struct bucket_backend *b, struct bucket *buck
 
 /* ---- room ---- */
 
+/* The bucket that goes first; NULL when none may. */
 static struct bucket *victim_locked(struct bucket_backend *b) {
-    struct bucket *best = NULL;
-    uint64_t best_used = UINT64_MAX;
-    for (struct mc_list *at = b->buckets.next; at != &b->buckets; at = at->next) {
-        struct bucket *bucket = mc_container_of(at, struct bucket, link);
-        uint64_t used = atomic_load_explicit(&bucket->used_at, memory_order_relaxed);
-        if (b->config->eviction == MC_TIER_EVICT_FIFO) {
-            return bucket;
-        }
-        if (used < best_used) {
-            best = bucket;
-            best_used = used;
-        }
+    uint64_t id;
+    if (!mc_tier_order_victim(&b->order, &id)) {
+        return NULL;
     }
-    return best;
-}
-
-static bool disk_has(const struct bucket_backend *b, uint64_t bytes) {
-    struct statvfs disk;
-    return statvfs(b->config->path, &disk) != 0 || (uint64_t)disk.f_bavail * disk.f_frsize > bytes;
+    struct mc_list *at = b->buckets.next;
+    while (at != &b->buckets && mc_container_of(at, struct bucket, link)->id != (int64_t)id) {
+        at = at->next;
+    }
+    MC_ASSERT(at != &b->buckets); /* the order knows those in the list */
+    return mc_container_of(at, struct bucket, link);
 }
 
 /* Evicts until `bytes` more fit; false when they cannot. Needs put_lock. */
@@ -82,8 +69,9 @@ static bool make_room(struct bucket_backend *b, uint64_t bytes) {
     uint64_t evicted = 0;
     pthread_mutex_lock(&b->lock);
     bool possible = bytes <= b->capacity;
-    while (possible && (b->used_bytes + bytes > b->capacity || !disk_has(b, bytes))) {
-        struct bucket *victim = b->config->eviction != MC_TIER_EVICT_NONE ? victim_locked(b) : NULL;
+    while (possible &&
+           (b->used_bytes + bytes > b->capacity || !mc_tier_disk_has(b->config->path, bytes))) {
+        struct bucket *victim = victim_locked(b);
         if (victim == NULL) {
             possible = false;
             break;
@@ -100,7 +88,7 @@ static bool make_room(struct bucket_backend *b, uint64_t bytes) {
                         b->config->path, (unsigned long long)used, (unsigned long long)b->capacity,
                         (unsigned long long)bytes);
     }
-    bucket_tell_lost(b, &lost);
+    mc_tier_lost_tell(b->config, &lost);
     mc_buf_free(&lost);
     return possible;
 }
@@ -117,7 +105,7 @@ struct writer {
 static enum mc_status flush(struct writer *w) {
     struct mc_file_op ops[BUCKET_STAGING / BUCKET_STEP];
     size_t count = 0;
-    uint64_t bytes = round_up(w->staged);
+    uint64_t bytes = mc_tier_round_up(w->staged);
     memset((char *)w->b->staging + w->staged, 0, bytes - w->staged);
     for (uint64_t at = 0; at < bytes; at += BUCKET_STEP) {
         ops[count++] = (struct mc_file_op){.write = true,
@@ -208,7 +196,7 @@ static struct bucket *describe(int64_t id, struct mc_tier_item *const *items, si
         at += items[i]->key.len + items[i]->size;
     }
     bucket->data_bytes = at;
-    bucket->file_bytes = round_up(at + mc_bucket_trailer_bytes(count));
+    bucket->file_bytes = mc_tier_round_up(at + mc_bucket_trailer_bytes(count));
     meta->count = count;
     meta->data_size = at;
     return bucket;

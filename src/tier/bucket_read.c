@@ -15,23 +15,6 @@ struct found {
     char *record; /* where the record begins in the room */
 };
 
-static struct mc_file_ring *take_ring(struct bucket_backend *b) {
-    pthread_mutex_lock(&b->rings_lock);
-    while (b->free_rings == 0) {
-        pthread_cond_wait(&b->ring_free, &b->rings_lock);
-    }
-    struct mc_file_ring *ring = b->rings[--b->free_rings];
-    pthread_mutex_unlock(&b->rings_lock);
-    return ring;
-}
-
-static void give_ring(struct bucket_backend *b, struct mc_file_ring *ring) {
-    pthread_mutex_lock(&b->rings_lock);
-    b->rings[b->free_rings++] = ring;
-    pthread_cond_signal(&b->ring_free);
-    pthread_mutex_unlock(&b->rings_lock);
-}
-
 /* A file whose length is no whole number of blocks, as others write them, is read through the page
  * cache: its last block cannot be read otherwise. Needs the lock, for two readers that open it. */
 static enum mc_status open_locked(struct bucket_backend *b, struct bucket *bucket) {
@@ -66,7 +49,8 @@ static void look_up(struct bucket_backend *b, struct mc_tier_read *reads, size_t
         if (reads[i].status == MC_OK) {
             bucket->users++;
             found[i] = (struct found){.bucket = bucket, .entry = e};
-            atomic_store_explicit(&bucket->used_at, ++b->ticks, memory_order_relaxed);
+            uint64_t unit = (uint64_t)bucket->id;
+            mc_tier_order_read(&b->order, &unit, 1);
         }
     }
     pthread_mutex_unlock(&b->lock);
@@ -135,8 +119,7 @@ static void finish(struct bucket_backend *b, struct mc_tier_read *reads, size_t 
         } else if (reads[i].status == MC_CHECKSUM_MISMATCH && e->live) {
             b->stats.broken_objects++;
             mc_tier_index_remove(&b->index, e);
-            mc_buf_append(&lost, &e->key_len, sizeof(e->key_len));
-            mc_buf_append(&lost, e->key, e->key_len);
+            mc_tier_lost_add(&lost, mc_tier_entry_key(e));
             bucket_entry_dropped_locked(b, e);
         } else {
             b->stats.failed_reads++;
@@ -144,7 +127,7 @@ static void finish(struct bucket_backend *b, struct mc_tier_read *reads, size_t 
         bucket_unuse_locked(found[i].bucket);
     }
     pthread_mutex_unlock(&b->lock);
-    bucket_tell_lost(b, &lost);
+    mc_tier_lost_tell(b->config, &lost);
     mc_buf_free(&lost);
 }
 
@@ -155,9 +138,9 @@ void bucket_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_
     size_t *owners = mc_zalloc((count + 1) * sizeof(*owners));
     look_up(b, reads, count, found);
     size_t n = plan(reads, count, found, ops, owners);
-    struct mc_file_ring *ring = take_ring(b);
+    struct mc_file_ring *ring = mc_tier_rings_take(&b->rings);
     enum mc_status status = mc_file_run(ring, ops, n);
-    give_ring(b, ring);
+    mc_tier_rings_give(&b->rings, ring);
     for (size_t i = 0; i < n; i++) {
         struct mc_tier_read *read = &reads[owners[i]];
         const struct found *at = &found[owners[i]];

@@ -36,6 +36,33 @@ struct mc_tier_entry *mc_tier_index_find(const struct mc_tier_index *index, stru
     return e;
 }
 
+struct mc_tier_entry *mc_tier_index_find_hash(const struct mc_tier_index *index, uint64_t hash) {
+    struct mc_tier_entry *e = index->buckets != NULL ? index->buckets[hash & index->mask] : NULL;
+    while (e != NULL && e->hash != hash) {
+        e = e->next;
+    }
+    return e;
+}
+
+/* The cursor: the number of a bucket, and how many of its entries were given already. */
+#define CURSOR_BITS 8
+
+struct mc_tier_entry *mc_tier_index_next(const struct mc_tier_index *index, uint64_t *cursor) {
+    uint64_t at = *cursor >> CURSOR_BITS, skip = *cursor & ((1u << CURSOR_BITS) - 1);
+    for (; index->buckets != NULL && at <= index->mask; at++, skip = 0) {
+        struct mc_tier_entry *e = index->buckets[at];
+        for (uint64_t i = 0; i < skip && e != NULL; i++) {
+            e = e->next;
+        }
+        if (e != NULL && skip + 1 < 1u << CURSOR_BITS) {
+            *cursor = (at << CURSOR_BITS) + skip + 1;
+            return e;
+        }
+    }
+    *cursor = 0;
+    return NULL;
+}
+
 static void grow(struct mc_tier_index *index) {
     size_t buckets = index->buckets == NULL ? FIRST_BUCKETS : 2 * (index->mask + 1);
     struct mc_tier_entry **bigger = mc_zalloc(buckets * sizeof(struct mc_tier_entry *));
@@ -82,4 +109,14 @@ void mc_tier_index_remove(struct mc_tier_index *index, struct mc_tier_entry *ent
 void mc_tier_index_free(struct mc_tier_index *index) {
     free(index->buckets);
     *index = (struct mc_tier_index){0};
+}
+
+void mc_tier_index_free_all(struct mc_tier_index *index) {
+    for (size_t i = 0; index->buckets != NULL && i <= index->mask; i++) {
+        for (struct mc_tier_entry *e = index->buckets[i], *next; e != NULL; e = next) {
+            next = e->next;
+            free(e);
+        }
+    }
+    mc_tier_index_free(index);
 }

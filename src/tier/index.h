@@ -13,6 +13,8 @@ struct mc_tier_entry {
     uint64_t hash;
     uint64_t offset; /* of the record, which begins with the key */
     uint64_t size;   /* of the value */
+    uint64_t disk;   /* bytes that it alone takes on disk; 0 where it shares a file */
+    uint64_t seq;    /* tells this entry from an earlier one of the same key */
     uint32_t crc;    /* CRC-32C of the value */
     uint32_t key_len;
     bool has_crc;
@@ -32,10 +34,15 @@ static inline struct mc_str mc_tier_entry_key(const struct mc_tier_entry *e) {
     return (struct mc_str){e->key, e->key_len};
 }
 struct mc_tier_entry *mc_tier_index_find(const struct mc_tier_index *index, struct mc_str key);
+struct mc_tier_entry *mc_tier_index_find_hash(const struct mc_tier_index *index, uint64_t hash);
+/* Walks the table: each call gives another entry and moves the cursor, which starts at 0; NULL and
+ * 0 again at the end. The table may change between calls: then some entries come twice or not. */
+struct mc_tier_entry *mc_tier_index_next(const struct mc_tier_index *index, uint64_t *cursor);
 /* The entry that had the key until now, or NULL. */
 struct mc_tier_entry *mc_tier_index_insert(struct mc_tier_index *index,
                                            struct mc_tier_entry *entry);
 void mc_tier_index_remove(struct mc_tier_index *index, struct mc_tier_entry *entry);
 void mc_tier_index_free(struct mc_tier_index *index); /* not the entries */
+void mc_tier_index_free_all(struct mc_tier_index *index);
 
 #endif

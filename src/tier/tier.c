@@ -15,9 +15,10 @@
 
 #include "base/log.h"
 
-#define LOCK_NAME ".mooncake.owner"
+#define LOCK_NAME            ".mooncake.owner"
+#define DEFAULT_SUBDIRECTORY "file_per_key_dir"
 
-static const struct mc_tier_backend_ops *const BACKENDS[] = {&mc_tier_bucket};
+static const struct mc_tier_backend_ops *const BACKENDS[] = {&mc_tier_bucket, &mc_tier_perkey};
 
 struct mc_tier {
     struct mc_tier_config config; /* strings are our own */
@@ -89,6 +90,7 @@ static enum mc_status lock_directory(const struct mc_tier_config *config, int *o
 static void tier_free(struct mc_tier *tier) {
     free((char *)tier->config.path);
     free((char *)tier->config.owner);
+    free((char *)tier->config.subdirectory);
     free(tier);
 }
 
@@ -103,6 +105,8 @@ enum mc_status mc_tier_open(const struct mc_tier_config *config, struct mc_tier 
     tier->config = *config;
     tier->config.path = mc_strdup(config->path);
     tier->config.owner = mc_strdup(config->owner != NULL ? config->owner : "unknown");
+    tier->config.subdirectory =
+        mc_strdup(config->subdirectory != NULL ? config->subdirectory : DEFAULT_SUBDIRECTORY);
     tier->config.backend = ops->name;
     enum mc_status status = lock_directory(&tier->config, &tier->lock_fd);
     if (status != MC_OK) {

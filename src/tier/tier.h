@@ -2,9 +2,8 @@
  * tier: objects on this machine's SSD, behind memory.
  *
  * A tier is a directory that one process owns (a lock file with the owner's name says so) and a
- * backend that knows how objects lie in it. Backends are rows of a table in tier.c; `bucket` is
- * upstream's bucket_storage_backend, file for file, so that a directory written by either side
- * opens with the other.
+ * backend that knows how objects lie in it. Backends are rows of a table in tier.c; their formats
+ * are upstream's, file for file, so that a directory written by either side opens with the other.
  *
  *     struct mc_tier_config config = {.path = "/nvme/kv", .owner = "10.0.0.1:12345", ...};
  *     mc_tier_open(&config, &tier);        // locks, scans, drops what is not whole
@@ -28,12 +27,15 @@ enum mc_tier_eviction {
     MC_TIER_EVICT_NONE, /* a put that finds no room fails */
     MC_TIER_EVICT_FIFO, /* what was written first goes first */
     MC_TIER_EVICT_LRU,  /* what was not read for longest */
+    MC_TIER_EVICT_OWN,  /* the store's own policy: policy/chain.c */
 };
 
 struct mc_tier_config {
-    const char *path;    /* a directory that exists */
-    const char *backend; /* "bucket_storage_backend" or NULL = that */
-    const char *owner;   /* written into the lock file, for whoever finds it locked */
+    const char *path; /* a directory that exists */
+    /* "bucket_storage_backend" (NULL = that), "file_per_key_storage_backend". */
+    const char *backend;
+    const char *subdirectory; /* of the file per key; NULL = "file_per_key_dir" */
+    const char *owner;        /* written into the lock file, for whoever finds it locked */
     /* Bytes on disk, as the file system counts them; 0 = 90 % of what is free and ours at the
      * start. */
     uint64_t capacity_bytes;
@@ -47,6 +49,11 @@ struct mc_tier_config {
     void (*lost)(void *ctx, struct mc_str key);
     void *lost_ctx;
 };
+
+/* Where the object of a key lies below `directory` when it has a file of its own; appended. */
+void mc_keyfile_path(const char *directory, struct mc_str key, struct mc_buf *out);
+
+#define MC_TIER_NO_BUCKET (-1) /* bucket_id of an object that has a file of its own */
 
 struct mc_tier;
 /* MC_FILE_NOT_FOUND (no such directory), MC_UNAVAILABLE_IN_CURRENT_STATUS (another process owns

@@ -14,23 +14,30 @@ MEMORY = 16 << 20
 MASTER = ("--enable_offload=true", "--default_kv_lease_ttl=200", "--eviction_high_watermark_ratio=0.6", "--client_ttl=3")
 
 
-def environment(directory):
+BUCKET, PER_KEY = "bucket_storage_backend", "file_per_key_storage_backend"
+
+
+def environment(directory, backend):
     # One object a bucket: upstream writes nothing before a bucket is full.
     return {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": directory, "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "1",
-            "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR": "bucket_storage_backend",
+            "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR": backend,
             "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(64 << 20), "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT": "1",
             "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": str(1 << 30)}
 
 
-def node_on(peers, who, master, directory):
-    return peers.node(who, master, segment=str(MEMORY), args=("--enable_offload=true",), env=environment(directory))
+def node_on(peers, who, master, directory, backend=BUCKET):
+    return peers.node(who, master, segment=str(MEMORY), args=("--enable_offload=true",), env=environment(directory, backend))
 
 
-def written(directory):
-    return sum(name.endswith(".meta") for name in os.listdir(directory))
+def written(directory, backend):
+    """How many objects are whole on disk."""
+    if backend == BUCKET:
+        return sum(name.endswith(".meta") for name in os.listdir(directory))
+    return sum(os.stat(os.path.join(at, name)).st_size > SIZE for at, _, names in
+               os.walk(os.path.join(directory, "file_per_key_dir")) for name in names)
 
 
-def fill(writer, directory):
+def fill(writer, directory, backend=BUCKET):
     """Three times the memory; a put waits for room while what is there is not on SSD yet."""
     for i in range(COUNT):
         until = time.monotonic() + 60
@@ -39,9 +46,9 @@ def fill(writer, directory):
                 raise Died(f"no room for key/{i}")
             time.sleep(0.2)
     until = time.monotonic() + 60
-    while written(directory) < COUNT:
+    while written(directory, backend) < COUNT:
         if time.monotonic() > until:
-            raise Died(f"{written(directory)} of {COUNT} objects are on SSD")
+            raise Died(f"{written(directory, backend)} of {COUNT} objects are on SSD")
         time.sleep(0.1)
 
 
@@ -51,33 +58,33 @@ def read_all(readers):
         scenarios.equal(compared, COUNT * SIZE, "compared bytes")
 
 
-def served(peers, master_of, node_of):
+def served(peers, master_of, node_of, backend=BUCKET):
     directory = tempfile.mkdtemp(prefix="mc_ssd_")
     try:
         master = peers.master(master_of, args=MASTER)
-        node_on(peers, node_of, master, directory)
+        node_on(peers, node_of, master, directory, backend)
         readers = [peers.store(who, master) for who in ("ours", NEWEST)]
-        fill(readers[0], directory)
+        fill(readers[0], directory, backend)
         read_all(readers)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def handed_over(peers, first, second):
+def handed_over(peers, first, second, backend=BUCKET):
     """The node of `first` dies and one of `second` opens its directory."""
     directory = tempfile.mkdtemp(prefix="mc_ssd_")
     try:
         master = peers.master("ours", args=MASTER)
-        node = node_on(peers, first, master, directory)
+        node = node_on(peers, first, master, directory, backend)
         writer = peers.store("ours", master)
-        fill(writer, directory)
+        fill(writer, directory, backend)
         peers.stop(node, kill=True)
         until = time.monotonic() + 30
         while master.segments() and time.monotonic() < until:
             time.sleep(0.1)
-        node_on(peers, second, master, directory)
+        node_on(peers, second, master, directory, backend)
         time.sleep(2)
-        scenarios.equal(written(directory), COUNT, "objects on SSD")
+        scenarios.equal(written(directory, backend), COUNT, "objects on SSD")
         read_all([writer, peers.store(NEWEST, master)])
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -103,5 +110,23 @@ def our_directory_is_upstreams_afterwards(peers):
     handed_over(peers, "ours", NEWEST)
 
 
+def our_node_keeps_a_file_per_key(peers):
+    served(peers, NEWEST, "ours", PER_KEY)
+
+
+def our_master_takes_files_per_key_of_upstreams(peers):
+    served(peers, "ours", NEWEST, PER_KEY)
+
+
+def upstreams_files_per_key_are_ours_afterwards(peers):
+    handed_over(peers, NEWEST, "ours", PER_KEY)
+
+
+def our_files_per_key_are_upstreams_afterwards(peers):
+    handed_over(peers, "ours", NEWEST, PER_KEY)
+
+
 main(our_node_with_upstreams_master, upstreams_node_with_our_master, all_ours_and_an_upstream_reader,
-     upstreams_directory_is_ours_afterwards, our_directory_is_upstreams_afterwards)
+     upstreams_directory_is_ours_afterwards, our_directory_is_upstreams_afterwards,
+     our_node_keeps_a_file_per_key, our_master_takes_files_per_key_of_upstreams,
+     upstreams_files_per_key_are_ours_afterwards, our_files_per_key_are_upstreams_afterwards)

@@ -1,0 +1,226 @@
+/*
+ * The backend `file per key`: upstream's file_per_key_storage_backend (tier/keyfile.h says how a
+ * file looks).
+ *
+ * A file is written under another name in a directory of ours, synced, and renamed to its place, so
+ * that at its place there is never a part of an object; what lies in that directory at the start is
+ * deleted. Upstream writes in place: a file that is shorter than it says is what a crash left, and
+ * deleted too. The checksum is an extended attribute, where the file system has them.
+ *
+ * Two keys can have the same name ("a/b" and "a_b", if their hashes agree). The later one has the
+ * file; the entry of the earlier one is dropped then.
+ *
+ * Invariant: used_bytes is the sum of `disk` over the entries in the index; an entry's file is
+ * there unless somebody else took it away, which a read finds out.
+ */
+#include "tier/perkey.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#define SCRATCH  ".mooncake.tmp"
+#define CRC_NAME "user.mooncake.crc32c"
+
+/* ---- entries ---- */
+
+void perkey_publish_locked(struct perkey_backend *b, struct mc_tier_entry *entry) {
+    entry->seq = ++b->next_seq;
+    b->used_bytes += entry->disk;
+    struct mc_tier_entry *old = mc_tier_index_insert(&b->index, entry);
+    if (old != NULL) {
+        b->used_bytes -= old->disk;
+        free(old);
+    }
+}
+
+void perkey_drop_locked(struct perkey_backend *b, struct mc_tier_entry *entry) {
+    b->used_bytes -= entry->disk;
+    mc_tier_index_remove(&b->index, entry);
+    mc_tier_order_removed(&b->order, entry->hash);
+    free(entry);
+}
+
+/* ---- checksums ---- */
+
+struct crc_attribute {
+    uint32_t crc, reserved;
+    int64_t seconds, nanoseconds; /* of the file's last change */
+};
+
+bool perkey_get_crc(int fd, uint32_t *crc) {
+    struct crc_attribute a;
+    struct stat info;
+    if (fgetxattr(fd, CRC_NAME, &a, sizeof(a)) != sizeof(a) || fstat(fd, &info) != 0 ||
+        a.seconds != info.st_mtim.tv_sec || a.nanoseconds != info.st_mtim.tv_nsec) {
+        return false;
+    }
+    *crc = a.crc;
+    return true;
+}
+
+void perkey_set_crc(int fd, uint32_t crc) {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    struct stat info;
+    if (fstat(fd, &info) == 0) {
+        struct crc_attribute a = {crc, 0, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+        if (fsetxattr(fd, CRC_NAME, &a, sizeof(a), 0) == 0) {
+            return;
+        }
+    }
+    if (!atomic_flag_test_and_set(&said)) {
+        mc_warn("checksums are not kept with the files of the SSD tier: after a restart their "
+                "objects are not verified: errno=%d reason=\"%s\"",
+                errno, strerror(errno));
+    }
+}
+
+/* ---- questions and removals ---- */
+
+static bool perkey_find(struct mc_tier_backend *face, struct mc_str key, uint64_t *size) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    pthread_mutex_lock(&b->lock);
+    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
+    if (e != NULL) {
+        *size = e->size;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return e != NULL;
+}
+
+static enum mc_status unlink_key(struct perkey_backend *b, struct mc_str key) {
+    struct mc_buf path = {0};
+    mc_keyfile_path(b->directory.data, key, &path);
+    enum mc_status status = MC_OK;
+    if (unlink(mc_buf_cstr(&path)) != 0 && errno != ENOENT) {
+        mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",
+                 path.data, errno, strerror(errno));
+        status = MC_FILE_WRITE_FAIL;
+    }
+    mc_buf_free(&path);
+    return status;
+}
+
+static enum mc_status perkey_remove(struct mc_tier_backend *face, struct mc_str key) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    pthread_mutex_lock(&b->put_lock); /* else a new file of the key might be deleted */
+    pthread_mutex_lock(&b->lock);
+    struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
+    if (e != NULL) {
+        perkey_drop_locked(b, e);
+    }
+    pthread_mutex_unlock(&b->lock);
+    enum mc_status status = e != NULL ? unlink_key(b, key) : MC_OBJECT_NOT_FOUND;
+    pthread_mutex_unlock(&b->put_lock);
+    return status;
+}
+
+static enum mc_status perkey_clear(struct mc_tier_backend *face) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    enum mc_status status = MC_OK;
+    uint64_t cursor = 0;
+    pthread_mutex_lock(&b->put_lock);
+    pthread_mutex_lock(&b->lock);
+    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
+        enum mc_status one = unlink_key(b, mc_tier_entry_key(e));
+        status = status == MC_OK ? one : status;
+        perkey_drop_locked(b, e);
+        cursor--; /* the one behind it has moved up */
+    }
+    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->put_lock);
+    return status;
+}
+
+static void perkey_each(struct mc_tier_backend *face,
+                        bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    uint64_t cursor = 0;
+    pthread_mutex_lock(&b->lock);
+    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
+        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, MC_TIER_NO_BUCKET, 0};
+        if (!fn(ctx, &found)) {
+            break;
+        }
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void perkey_stats(struct mc_tier_backend *face, struct mc_tier_stats *out) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    pthread_mutex_lock(&b->lock);
+    *out = b->stats;
+    out->capacity_bytes = b->capacity;
+    out->used_bytes = b->used_bytes;
+    out->objects = out->files = b->index.count;
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- open and close ---- */
+
+static void perkey_close(struct mc_tier_backend *face) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    mc_tier_index_free_all(&b->index);
+    mc_tier_order_fini(&b->order);
+    mc_tier_rings_fini(&b->rings);
+    mc_buf_free(&b->directory);
+    mc_buf_free(&b->scratch);
+    pthread_mutex_destroy(&b->put_lock);
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+static enum mc_status make_directory(const char *path) {
+    if (mkdir(path, 0755) != 0 && errno != EEXIST) {
+        mc_error("a directory of the SSD tier cannot be made: path=%s errno=%d reason=\"%s\"", path,
+                 errno, strerror(errno));
+        return MC_FILE_WRITE_FAIL;
+    }
+    return MC_OK;
+}
+
+static enum mc_status perkey_open(const struct mc_tier_config *config,
+                                  struct mc_tier_backend **out) {
+    struct perkey_backend *b = mc_zalloc(sizeof(*b));
+    b->config = config;
+    mc_buf_printf(&b->directory, "%s/%s", config->path, config->subdirectory);
+    mc_buf_printf(&b->scratch, "%s/" SCRATCH, config->path);
+    mc_buf_cstr(&b->directory);
+    mc_buf_cstr(&b->scratch);
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->put_lock, NULL);
+    mc_tier_order_init(&b->order, config->eviction);
+    mc_tier_rings_init(&b->rings);
+    enum mc_status status = make_directory(b->directory.data);
+    status = status == MC_OK ? make_directory(b->scratch.data) : status;
+    status = status == MC_OK ? perkey_recover(b) : status;
+    if (status != MC_OK) {
+        perkey_close(&b->face);
+        return status;
+    }
+    b->capacity = config->capacity_bytes != 0 ? config->capacity_bytes
+                                              : mc_tier_disk_capacity(config->path, b->used_bytes);
+    mc_info("SSD tier: path=%s backend=%s objects=%zu used_bytes=%llu capacity_bytes=%llu",
+            config->path, config->backend, b->index.count, (unsigned long long)b->used_bytes,
+            (unsigned long long)b->capacity);
+    *out = &b->face;
+    return MC_OK;
+}
+
+const struct mc_tier_backend_ops mc_tier_perkey = {
+    .name = "file_per_key_storage_backend",
+    .open = perkey_open,
+    .close = perkey_close,
+    .put = perkey_put,
+    .read = perkey_read,
+    .find = perkey_find,
+    .remove = perkey_remove,
+    .clear = perkey_clear,
+    .scan = perkey_each,
+    .stats = perkey_stats,
+};

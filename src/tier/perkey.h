@@ -1,0 +1,43 @@
+/* What the files of the backend `file per key` share. Private to the room; see tier/perkey.c. */
+#ifndef MC_TIER_PERKEY_H
+#define MC_TIER_PERKEY_H
+
+#include "tier/common.h"
+
+#define PERKEY_GROUP 64u /* files that are open at once, in a put and in a read */
+
+struct perkey_backend {
+    struct mc_tier_backend face;
+    const struct mc_tier_config *config;
+    uint64_t capacity;
+    struct mc_buf directory, scratch; /* <path>/<subdirectory>, <path>/.mooncake.tmp */
+
+    pthread_mutex_t put_lock; /* one writer: guards what follows */
+    bool made[256];           /* directories that are there, by the letters of their name */
+
+    pthread_mutex_t lock; /* leaf, not held while data is read or written: guards what follows */
+    struct mc_tier_index index;
+    struct mc_tier_order order; /* of objects, by hash */
+    uint64_t used_bytes, next_seq;
+    struct mc_tier_stats stats;
+
+    struct mc_tier_rings rings;
+};
+
+/* Puts an entry where readers find it. Needs the lock. */
+void perkey_publish_locked(struct perkey_backend *b, struct mc_tier_entry *entry);
+/* Takes it out and frees it; its file is the caller's affair. Needs the lock. */
+void perkey_drop_locked(struct perkey_backend *b, struct mc_tier_entry *entry);
+/* The checksum of the value, in an extended attribute beside the time of the file's last change:
+ * one that somebody else has written since has none. */
+bool perkey_get_crc(int fd, uint32_t *crc);
+void perkey_set_crc(int fd, uint32_t crc);
+
+/* perkey_put.c */
+void perkey_put(struct mc_tier_backend *face, struct mc_tier_item *items, size_t count);
+/* perkey_read.c */
+void perkey_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_t count);
+/* perkey_scan.c: reads the directory; drops what is not whole. */
+enum mc_status perkey_recover(struct perkey_backend *b);
+
+#endif
