@@ -6,7 +6,7 @@ Each side has its own master and a node process of its own; the client is a thir
 figure S seconds on each side; printed is the median of the rounds. "get_into of no key" goes all the way into the library and is
 refused there at once: what a call costs above the C API (arguments, gate, GIL).
 
-MC_TORCH_PYTHON = an interpreter with torch, for the tensor figures.
+The tensor figures need torch (tools/torch).
 """
 import argparse
 import ctypes
@@ -105,7 +105,7 @@ class Side:
         else:
             wheel = interop.wheel(peers.build, interop.NEWEST)
             python, env = wheel.python, dict(wheel.env)
-        torch = os.environ.get("MC_TORCH_PYTHON")
+        torch = interop.torch_python()
         if torch:
             if who != "ours":
                 env["PYTHONPATH"] = glob.glob(os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python*",

@@ -1,9 +1,10 @@
 """Real clients, unchanged from PyPI, on our package, master and node.
 
 A client's wheel is downloaded and unpacked in the build directory (clients/), without what it depends on: only the few packages
-that the modules under test import are installed beside it. torch has to be there: MC_TORCH_PYTHON names an interpreter that
-imports it (any version from 2.3 on; no GPU is used). What a client needs of a GPU, and nothing else, is replaced by the driver
-script that runs in that interpreter (sglang_hicache.py and its neighbours). Without torch or PyPI: exit 77.
+that the modules under test import are installed beside it. torch has to be there: tools/torch makes an interpreter that
+imports it, MC_TORCH_PYTHON names another (torch 2.3 or later; no GPU is used). What a client needs of a GPU, and nothing else,
+is replaced by the driver script that runs in that interpreter (sglang_hicache.py and its neighbours). Without torch or PyPI:
+exit 77.
 """
 import fcntl
 import glob
@@ -21,9 +22,9 @@ PIP = ["-m", "pip", "--disable-pip-version-check", "-q"]
 
 def torch_python():
     """The interpreter with torch, and its version of both."""
-    python = os.environ.get("MC_TORCH_PYTHON")
+    python = interop.torch_python()
     if not python:
-        raise interop.Skip("MC_TORCH_PYTHON does not name an interpreter that has torch")
+        raise interop.Skip("no torch: tools/torch makes an interpreter that has it, MC_TORCH_PYTHON names one")
     done = interop.quiet([python, "-c", "import torch, sys; print(torch.__version__, '%d.%d' % sys.version_info[:2])"])
     if done.returncode:
         raise interop.Skip(f"{python} has no torch: {done.stdout.strip()[-300:]}")

@@ -70,6 +70,14 @@ class Wheel:
         return path
 
 
+def torch_python():
+    """An interpreter that imports torch: MC_TORCH_PYTHON, or what tools/torch made; None without."""
+    made = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "torch")
+    if os.environ.get("MC_TORCH_PYTHON"):
+        return os.environ["MC_TORCH_PYTHON"]
+    return os.path.join(made, "bin", "python") if os.path.exists(os.path.join(made, "complete")) else None
+
+
 def quiet(argv, **kwargs):
     return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """One set of tests, two implementations: tests/python/contract runs with our package and our master, then with upstream's
-wheel and its master. Arguments: the build folder, then unittest's. MC_TORCH_PYTHON = an interpreter with torch, for the tensors."""
+wheel and its master. Arguments: the build folder, then unittest's. The tensors need torch (tools/torch)."""
 import glob
 import os
 import subprocess
@@ -26,11 +26,11 @@ def run(peers, side, real=None):
     else:
         installed = interop.wheel(peers.build, interop.NEWEST)
         python, env = installed.python, dict(installed.env)
-    if os.environ.get("MC_TORCH_PYTHON"):
+    if interop.torch_python():
         places = [env.get("PYTHONPATH", ""), *glob.glob(os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python*",
                                                                     "site-packages"))]
         env["PYTHONPATH"] = places[0] or places[1]
-        python = os.environ["MC_TORCH_PYTHON"]
+        python = interop.torch_python()
     env.update(MC_CONTRACT_SIDE=side, MC_CONTRACT_MASTER=master.address, PYTHONDONTWRITEBYTECODE="1")
     if real:
         port = next(word.split("=")[1] for word in node.args if word.startswith("--port="))

@@ -47,7 +47,7 @@ def main():
         master = peers.master("ours")
         env = dict(os.environ, PYTHONPATH=os.path.join(peers.build, "python"), MC_LOG_LEVEL="ERROR")
         code = f"MASTER = {master.address!r}\n" + "\n".join(blocks) + "\nprint('done')\n"
-        done = subprocess.run([os.environ.get("MC_TORCH_PYTHON", sys.executable), "-c", code], env=env, text=True, timeout=120,
+        done = subprocess.run([interop.torch_python() or sys.executable, "-c", code], env=env, text=True, timeout=120,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         failed = done.returncode != 0 or "done" not in done.stdout or len(blocks) < 8
         print(f"{len(blocks)} blocks: {'FAILED' if failed else 'ok'}\n{done.stdout if failed else ''}")

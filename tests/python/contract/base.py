@@ -4,6 +4,7 @@ it is marked `ours_only` with the reason that docs/compatibility.md gives.
 """
 import ctypes
 import os
+import time
 import unittest
 
 OURS = os.environ.get("MC_CONTRACT_SIDE", "ours") == "ours"
@@ -21,7 +22,19 @@ def new_store(segment=64 * MIB, buffer=64 * MIB, **keywords):
     code = store.setup("127.0.0.1", "P2PHANDSHAKE", segment, buffer, "tcp", "", MASTER, **keywords)
     if code:
         raise AssertionError(f"setup: {code}")
+    if segment:
+        wait_for_room(store)
     return store
+
+
+def wait_for_room(store):
+    """A store of a process may by chance get port and memory of an earlier one. Our master then gives nothing away there until
+    the last lease on the earlier one's objects has ended."""
+    deadline = time.monotonic() + 120
+    while (code := store.put("probe", b"x")) == -200 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if code or store.remove("probe", True):
+        raise AssertionError(f"put to a new store: {code}")
 
 
 def pattern(size, seed=1):

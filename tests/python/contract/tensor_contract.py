@@ -1,5 +1,4 @@
-"""Tensors: the header, every dtype, shards. Without torch there is nothing to test; MC_TORCH_PYTHON of test_contract.py names an
-interpreter that has it."""
+"""Tensors: the header, every dtype, shards. Without torch (tools/torch) there is nothing to test."""
 import unittest
 
 from base import Memory, StoreCase, ours_only
