@@ -455,8 +455,10 @@ static void check_extents_locked(struct mc_allocator *a, struct census *c, struc
 
 static uint64_t check_bins_locked(const struct mc_allocator *a, struct mc_buf *report) {
     uint64_t nodes = 0;
+    static const uint32_t NONE[STEPS];
     for (uint32_t level = 0; level < LEVELS; level++) {
-        for (uint32_t step = 0; step < STEPS; step++) {
+        bool empty = !a->steps[level] && memcmp(a->heads[level], NONE, sizeof(NONE)) == 0;
+        for (uint32_t step = 0; step < STEPS && !empty; step++) {
             uint32_t head = a->heads[level][step];
             if (!head != !(a->steps[level] >> step & 1)) {
                 mc_buf_printf(report, "allocator: bin %u/%u and its bit disagree\n", level, step);

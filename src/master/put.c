@@ -358,7 +358,7 @@ enum mc_status mc_upsert_start(struct mc_call *call, const struct mc_key *key,
 
 void mc_put_expire_tick(struct mc_call *call) {
     struct mc_master *m = call->m;
-    for (unsigned n = 0; n < EXPIRE_SHARDS_PER_TICK; n++) {
+    for (unsigned n = 0; n < EXPIRE_SHARDS_PER_TICK && n < MC_SHARDS; n++) {
         struct mc_shard *shard = &m->shards[m->expire_next++ % MC_SHARDS];
         mc_lock_acquire(&shard->lock);
         struct mc_list *writing = &shard->lists[MC_LIST_PROCESSING];

@@ -10,11 +10,10 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <ucontext.h>
 
 struct sim_fiber {
-    ucontext_t own;
-    ucontext_t scheduler; /* whoever resumed it */
+    void *own; /* stack pointers of the side that is put aside */
+    void *scheduler;
     void (*main)(void *arg);
     void *arg;
     char *stack; /* NULL = not started or ended */

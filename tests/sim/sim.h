@@ -211,6 +211,7 @@ struct sim {
     struct mc_arena master_arena, spy_arena;
     uint64_t peer_words[MC_RPC_PEER_WORDS];
     bool calm;                 /* no faults any more */
+    bool auditing;             /* the clients are through */
     struct sim_node *draining; /* NULL = no drain goes on */
     struct mc_uuid drain_job;
     uint64_t next_drain_ns;

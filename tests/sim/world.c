@@ -14,6 +14,7 @@
 
 #define FSCK_EVERY_EVENTS 97 /* a prime: not in step with anything */
 #define EVENTS_MAX        2000000
+#define CALM_TICK_NS      (100 * MC_MS)
 
 /* ---- saying ---- */
 
@@ -259,7 +260,9 @@ static void master_tick(struct sim *sim, void *arg, uint64_t word) {
         mc_master_tick(sim->master);
         sim_operator_tick(sim);
     }
-    sim_at(sim, sim->now_ns + sim->profile.tick_ns, master_tick, NULL, 0);
+    /* in a calm cluster there is more time than work */
+    uint64_t period = sim->auditing ? CALM_TICK_NS : sim->profile.tick_ns;
+    sim_at(sim, sim->now_ns + period, master_tick, NULL, 0);
 }
 
 static void check_master(struct sim *sim) {
@@ -415,6 +418,7 @@ static void choose_profile(struct sim *sim) {
 static void settle_down(struct sim *sim) {
     sim_trace(sim, "calm");
     sim->calm = true;
+    sim->auditing = true;
     for (unsigned i = 0; i < SIM_NODES; i++) {
         sim->nodes[i].process.cut_until_ns = 0;
         sim->nodes[i].worker.cut_until_ns = 0;
