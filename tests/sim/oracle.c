@@ -10,6 +10,9 @@
  * the key did not hold value v, with v.latest < a, proves that v has gone for good by b: a read of
  * another value, a miss, a successful removal or upsert. A read that begins after v was proved gone
  * and returns v is a fault. A miss is never one: this is a cache.
+ *
+ * That is told at once, and is not all: at the end of a run the history of each key must be
+ * linearizable (linear.h), which also sees what only several operations together prove.
  */
 #include <stdio.h>
 
@@ -62,33 +65,74 @@ static uint64_t wrong_bytes(uint64_t id, const uint8_t *bytes, uint64_t size, ui
     return wrong;
 }
 
-struct sim_value *sim_value_make(struct sim *sim, struct sim_process *writer, unsigned key,
-                                 uint64_t size, void *bytes) {
+/* ---- histories ---- */
+
+static size_t remember(struct sim *sim, unsigned key, const struct sim_op *op) {
+    struct sim_history *history = &sim->histories[key];
+    if (history->count == history->capacity) {
+        history->capacity = history->capacity ? 2 * history->capacity : 64;
+        history->ops = mc_realloc(history->ops, history->capacity * sizeof(*history->ops));
+    }
+    history->ops[history->count] = *op;
+    return history->count++;
+}
+
+/* Something that was seen in [began_ns, now]. */
+static void saw(struct sim *sim, unsigned key, enum sim_op_kind kind, uint32_t value,
+                uint64_t began_ns) {
+    struct sim_op op = {.kind = kind, .value = value, .begin_ns = began_ns, .end_ns = sim->now_ns};
+    remember(sim, key, &op);
+}
+
+void sim_oracle_conclude(struct sim *sim) {
+    for (unsigned key = 0; key < SIM_KEYS && !sim->result->failed; key++) {
+        const struct sim_history *history = &sim->histories[key];
+        struct sim_verdict verdict = sim_linear_check(history->ops, history->count);
+        sim->result->coverage.operations_judged += history->count;
+        sim->result->most_possibilities = mc_max_u64(sim->result->most_possibilities, verdict.most);
+        if (!verdict.linearizable) {
+            const struct sim_op *op = &history->ops[verdict.culprit];
+            sim_fail(sim, "the history of %s %s: %s of value %lld from %.6f s to %.6f s",
+                     sim_key_name(key),
+                     verdict.given_up ? "has too many possibilities" : "is not linearizable",
+                     sim_op_name(op->kind), (long long)op->value - 1, (double)op->begin_ns / 1e9,
+                     (double)op->end_ns / 1e9);
+        }
+    }
+}
+
+size_t sim_value_make(struct sim *sim, struct sim_process *writer, unsigned key, uint64_t size,
+                      void *bytes, enum sim_op_kind kind) {
     MC_ASSERT(size >= 8 && size <= SIM_VALUE_MAX);
     if (sim->value_count == sim->value_capacity) {
         sim->value_capacity = sim->value_capacity ? sim->value_capacity * 2 : 256;
         sim->values = mc_realloc(sim->values, sim->value_capacity * sizeof(*sim->values));
     }
+    size_t number = sim->value_count++;
+    struct sim_op op = {.kind = kind,
+                        .maybe = true,
+                        .value = (uint32_t)number + 1,
+                        .begin_ns = sim->now_ns,
+                        .end_ns = UINT64_MAX};
     /* scrambled, so that no byte of one id is that of the next */
-    uint64_t id = (uint64_t)(sim->value_count + 1) * 0x9e3779b97f4a7c15u;
-    struct sim_value *value = &sim->values[sim->value_count++];
-    *value = (struct sim_value){.id = id,
-                                .key = key,
-                                .size = size,
-                                .operation = writer->operation,
-                                .latest_ns = UINT64_MAX,
-                                .gone_ns = UINT64_MAX};
+    uint64_t id = (uint64_t)(number + 1) * 0x9e3779b97f4a7c15u;
+    sim->values[number] = (struct sim_value){.id = id,
+                                             .key = key,
+                                             .size = size,
+                                             .operation = writer->operation,
+                                             .latest_ns = UINT64_MAX,
+                                             .gone_ns = UINT64_MAX,
+                                             .history = remember(sim, key, &op)};
     fill(id, bytes, size);
-    return value;
+    return number;
 }
 
-void sim_values_settle(struct sim *sim, uint64_t operation, unsigned key, bool certain) {
-    for (size_t i = sim->value_count; i-- > 0 && sim->values[i].operation >= operation;) {
-        struct sim_value *value = &sim->values[i];
-        if (value->operation == operation && value->key == key) {
-            value->latest_ns = sim->now_ns + (certain ? 0 : SIM_LATE_NS);
-        }
-    }
+void sim_value_settle(struct sim *sim, size_t number, bool certain) {
+    struct sim_value *value = &sim->values[number];
+    struct sim_op *op = &sim->histories[value->key].ops[value->history];
+    value->latest_ns = sim->now_ns + (certain ? 0 : SIM_LATE_NS);
+    op->end_ns = value->latest_ns;
+    op->maybe = !certain;
 }
 
 void sim_oracle_ended(struct sim *sim, uint64_t operation, unsigned key) {
@@ -114,6 +158,11 @@ static void others_gone(struct sim *sim, unsigned key, uint64_t began_ns, uint64
 
 void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns) {
     others_gone(sim, key, began_ns, 0);
+    saw(sim, key, SIM_OP_ABSENT, 0, began_ns);
+}
+
+void sim_oracle_present(struct sim *sim, unsigned key, uint64_t began_ns) {
+    saw(sim, key, SIM_OP_PRESENT, 0, began_ns);
 }
 
 void sim_oracle_replaced(struct sim *sim, uint64_t operation, unsigned key, uint64_t began_ns) {
@@ -165,4 +214,5 @@ void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8
     }
     sim->result->coverage.bytes_verified += size;
     others_gone(sim, key, began_ns, value->operation);
+    saw(sim, key, SIM_OP_READ, (uint32_t)number + 1, began_ns);
 }

@@ -15,6 +15,7 @@
  *     operator.c  who drains nodes
  *     auditor.c   what a calm cluster owes, at the end of a run
  *     oracle.c    which bytes a read may return (the view from outside)
+ *     linear.c    whether the history of a key is linearizable
  *     ledger.c    what the master has promised about places (the view from inside)
  *
  * The bounds that the protocol relies on and the network keeps: a request is carried out at most
@@ -29,6 +30,7 @@
 #include "client/ops.h"
 #include "master/master.h"
 #include "sim/fiber.h"
+#include "sim/linear.h"
 
 #define SIM_NODES     3
 #define SIM_CLIENTS   8
@@ -68,7 +70,7 @@ struct sim_options {
     X(node_crashes) X(client_crashes) X(cuts) X(leaves) X(remounts) X(failovers) X(renewals) \
     X(in_doubt) X(copies_asked) X(moves_asked) X(tasks_done) X(tasks_failed) X(copies_begun) \
     X(copies_ended) X(moves_begun) X(moves_ended) X(replications_revoked) \
-    X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked)
+    X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
 /* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
@@ -82,6 +84,7 @@ struct sim_result {
     uint64_t hash; /* of every event, request, answer and result */
     uint64_t events;
     uint64_t virtual_ns;
+    uint64_t most_possibilities; /* of a history, at one moment */
     struct sim_coverage coverage;
 };
 
@@ -177,6 +180,12 @@ struct sim_value {
     uint64_t latest_ns; /* it cannot become readable after this */
     uint64_t gone_ns; /* it was proved not to be there any more at this time; UINT64_MAX = never */
     bool ended;       /* the master has carried out its PutEnd */
+    size_t history;   /* its operation in the key's history */
+};
+
+struct sim_history { /* of one key */
+    struct sim_op *ops;
+    size_t count, capacity;
 };
 
 /* One extent that the master has given to a put. See ledger.c. */
@@ -224,6 +233,7 @@ struct sim {
 
     struct sim_value *values;
     size_t value_count, value_capacity;
+    struct sim_history histories[SIM_KEYS];
     struct sim_extent *extents;
     size_t extent_count, extent_capacity;
     struct mc_uuid writer_of[SIM_KEYS + 1];
@@ -286,10 +296,11 @@ void sim_auditor_start(struct sim *sim);
 /* oracle.c */
 const char *sim_key_name(unsigned key);
 unsigned sim_key_find(struct mc_str name); /* SIM_NO_KEY when it is none of the workload's */
-struct sim_value *sim_value_make(struct sim *sim, struct sim_process *writer, unsigned key,
-                                 uint64_t size, void *bytes);
-/* The operation is over. `certain`: whatever it did has happened. */
-void sim_values_settle(struct sim *sim, uint64_t operation, unsigned key, bool certain);
+/* A value that is about to be put, by its number; `kind`: SIM_OP_PUT or SIM_OP_WRITE. */
+size_t sim_value_make(struct sim *sim, struct sim_process *writer, unsigned key, uint64_t size,
+                      void *bytes, enum sim_op_kind kind);
+/* Its put is over. `certain`: it was successful; else it may have happened, or happen yet. */
+void sim_value_settle(struct sim *sim, size_t number, bool certain);
 void sim_oracle_ended(struct sim *sim, uint64_t operation, unsigned key);
 /* A read that began at began_ns returned these bytes. */
 void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
@@ -298,6 +309,10 @@ void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8
 void sim_oracle_replaced(struct sim *sim, uint64_t operation, unsigned key, uint64_t began_ns);
 /* Somewhere in [began_ns, now] the key was not readable. */
 void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns);
+/* Somewhere in [began_ns, now] the key was readable. */
+void sim_oracle_present(struct sim *sim, unsigned key, uint64_t began_ns);
+/* At the end of a run: judges the histories. */
+void sim_oracle_conclude(struct sim *sim);
 
 /* ledger.c: a look at each request that the master has carried out, and at its answer */
 void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request,

@@ -1,9 +1,10 @@
 /*
  * A cluster of one master, three nodes and eight clients keeps its promises through loss, delay,
- * doubling, overtaking, crashes and restarts: 2,000 histories, each from a seed.
+ * doubling, overtaking, crashes and restarts: 10,000 histories in CI, each from a seed.
  *
- *     test_sim                    the default seeds, then that a seed gives the same history twice
- *     test_sim --seeds A B        seeds A to B
+ *     test_sim                    the first 2,000, then that a seed gives the same history twice
+ *     test_sim --seeds A B        seeds A to B (tests.cmake runs the others so)
+ *     test_sim --jobs N ...       in N processes: --jobs 16 --seeds 1 1000000
  *     test_sim --seed N           one seed, told event by event
  *     test_sim --seed N --steps K only its first K events
  *
@@ -11,6 +12,9 @@
  * no piece was late or no node crashed would prove nothing about them.
  */
 #include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "sim/sim.h"
@@ -22,6 +26,7 @@
 #define DEFAULT_SEEDS FULL_SEEDS
 #endif
 #define TWICE_SEEDS 5
+#define JOBS_MAX    256
 
 static void add(struct sim_coverage *sum, const struct sim_coverage *one) {
 #define X(name) sum->name += one->name;
@@ -53,20 +58,77 @@ static bool run_one(uint64_t seed, uint64_t steps, bool verbose, struct sim_resu
     return !result->failed;
 }
 
-static int run_seeds(uint64_t first, uint64_t last, bool whole_suite) {
-    struct sim_coverage sum = {0};
+/* What a range of seeds gave; jobs fill one each in shared memory. */
+struct tally {
+    struct sim_coverage coverage;
+    uint64_t events, failures, most, seeds;
+};
+
+#define FAILURES_MAX 5
+
+/* Every `jobs`-th seed from `first` on. */
+static void run_share(uint64_t first, uint64_t last, uint64_t jobs, struct tally *tally) {
     struct sim_result result;
-    uint64_t events = 0;
-    uint64_t failures = 0;
-    for (uint64_t seed = first; seed <= last && failures < 5; seed++) {
-        failures += !run_one(seed, 0, false, &result);
-        events += result.events;
-        add(&sum, &result.coverage);
+    for (uint64_t seed = first; seed <= last && tally->failures < FAILURES_MAX; seed += jobs) {
+        tally->failures += !run_one(seed, 0, false, &result);
+        tally->events += result.events;
+        tally->most = mc_max_u64(tally->most, result.most_possibilities);
+        tally->seeds++;
+        add(&tally->coverage, &result.coverage);
     }
-    bool all = covered(&sum);
-    printf("seeds %llu to %llu: %llu events, %llu failures\n", (unsigned long long)first,
-           (unsigned long long)last, (unsigned long long)events, (unsigned long long)failures);
-    return failures == 0 && (all || !whole_suite) ? 0 : 1;
+}
+
+/* A job that dies has failed: an assertion of the product is a fault, too. */
+static bool run_jobs(uint64_t first, uint64_t last, unsigned jobs, struct tally *tallies) {
+    pid_t children[JOBS_MAX];
+    bool good = true;
+    for (unsigned i = 0; i < jobs; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            run_share(first + i, last, jobs, &tallies[i]);
+            fflush(stdout);
+            _exit(0);
+        }
+        good = good && children[i] > 0;
+    }
+    for (unsigned i = 0; i < jobs; i++) {
+        int status = -1;
+        if (children[i] > 0 && waitpid(children[i], &status, 0) == children[i] && status != 0) {
+            printf("job %u of %u ended with status %d\n", i, jobs, status);
+            good = false;
+        }
+    }
+    return good;
+}
+
+static int run_seeds(uint64_t first, uint64_t last, unsigned jobs, bool whole_suite) {
+    size_t bytes = jobs * sizeof(struct tally);
+    struct tally *tallies =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct tally sum = {0};
+    bool good = tallies != MAP_FAILED;
+    if (good && jobs == 1) {
+        run_share(first, last, 1, tallies);
+    } else if (good) {
+        good = run_jobs(first, last, jobs, tallies);
+    }
+    for (unsigned i = 0; good && i < jobs; i++) {
+        add(&sum.coverage, &tallies[i].coverage);
+        sum.events += tallies[i].events;
+        sum.failures += tallies[i].failures;
+        sum.seeds += tallies[i].seeds;
+        sum.most = mc_max_u64(sum.most, tallies[i].most);
+    }
+    bool all = covered(&sum.coverage);
+    printf("%llu of the seeds %llu to %llu: %llu events, %llu failures; at most %llu possibilities "
+           "of a history\n",
+           (unsigned long long)sum.seeds, (unsigned long long)first, (unsigned long long)last,
+           (unsigned long long)sum.events, (unsigned long long)sum.failures,
+           (unsigned long long)sum.most);
+    if (tallies != MAP_FAILED) {
+        munmap(tallies, bytes);
+    }
+    return good && sum.failures == 0 && (all || !whole_suite) ? 0 : 1;
 }
 
 static int run_twice(void) {
@@ -95,39 +157,48 @@ static int run_verbosely(uint64_t seed, uint64_t steps) {
     return ok ? 0 : 1;
 }
 
+struct request {
+    uint64_t first, last, seed, steps, jobs;
+    bool range;
+};
+
+static bool parse(int argc, char **argv, struct request *r) {
+    for (int i = 1; i < argc; i++) {
+        bool known = false;
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            known = mc_parse_u64(argv[++i], 1, UINT64_MAX, &r->seed) == MC_OK;
+        } else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc) {
+            known = mc_parse_u64(argv[++i], 1, UINT64_MAX, &r->steps) == MC_OK;
+        } else if (strcmp(argv[i], "--jobs") == 0 && i + 1 < argc) {
+            known = mc_parse_u64(argv[++i], 1, JOBS_MAX, &r->jobs) == MC_OK;
+        } else if (strcmp(argv[i], "--seeds") == 0 && i + 2 < argc) {
+            known = mc_parse_u64(argv[i + 1], 1, UINT64_MAX, &r->first) == MC_OK &&
+                    mc_parse_u64(argv[i + 2], r->first, UINT64_MAX, &r->last) == MC_OK;
+            i += 2;
+            r->range = true;
+        }
+        if (!known) {
+            fprintf(stderr, "usage: %s [--seed N [--steps K] | --seeds A B] [--jobs N]\n", argv[0]);
+            return false;
+        }
+    }
+    return true;
+}
+
 int main(int argc, char **argv) {
-    uint64_t first = 1, last = DEFAULT_SEEDS, seed = 0, steps = 0;
-    bool range = false;
+    struct request r = {.first = 1, .last = DEFAULT_SEEDS, .jobs = 1};
     if (SIM_SKIP) {
         return 77;
     }
     setvbuf(stdout, NULL, _IOLBF, 1 << 16);
-    if (mc_log_set_level(getenv("MC_LOG_LEVEL") != NULL ? getenv("MC_LOG_LEVEL") : "OFF") !=
-        MC_OK) {
+    const char *level = getenv("MC_LOG_LEVEL");
+    if (mc_log_set_level(level != NULL ? level : "OFF") != MC_OK || !parse(argc, argv, &r)) {
         return 2;
     }
-    for (int i = 1; i < argc; i++) {
-        bool known = true;
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            known = mc_parse_u64(argv[++i], 0, UINT64_MAX, &seed) == MC_OK;
-        } else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc) {
-            known = mc_parse_u64(argv[++i], 1, UINT64_MAX, &steps) == MC_OK;
-        } else if (strcmp(argv[i], "--seeds") == 0 && i + 2 < argc) {
-            known = mc_parse_u64(argv[i + 1], 0, UINT64_MAX, &first) == MC_OK &&
-                    mc_parse_u64(argv[i + 2], first, UINT64_MAX, &last) == MC_OK;
-            i += 2;
-            range = true;
-        } else {
-            known = false;
-        }
-        if (!known) {
-            fprintf(stderr, "usage: %s [--seed N [--steps K] | --seeds A B]\n", argv[0]);
-            return 2;
-        }
+    if (r.seed != 0) {
+        return run_verbosely(r.seed, r.steps);
     }
-    if (seed != 0) {
-        return run_verbosely(seed, steps);
-    }
-    int failed = run_seeds(first, last, !range && DEFAULT_SEEDS == FULL_SEEDS);
-    return failed != 0 || range ? failed : run_twice();
+    int failed =
+        run_seeds(r.first, r.last, (unsigned)r.jobs, !r.range && DEFAULT_SEEDS == FULL_SEEDS);
+    return failed != 0 || r.range ? failed : run_twice();
 }

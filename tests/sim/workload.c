@@ -170,6 +170,7 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
     uint64_t operation = process->operation;
     struct batch b;
     const char *groups[SIM_BATCH];
+    size_t values[SIM_BATCH];
     choose_keys(sim, &b, count);
     unsigned chunks = 1;
     if (b.count > 1 && b.count < SIM_BATCH && sim_odds(sim, 10)) {
@@ -178,9 +179,10 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
     }
     for (size_t i = 0; i < b.count; i++) {
         uint64_t size = some_size(sim, b.keys[i]);
-        sim_value_make(sim, process, b.keys[i], size, client->buffer[i]);
+        values[i] = sim_value_make(sim, process, b.keys[i], size, client->buffer[i],
+                                   upsert ? SIM_OP_WRITE : SIM_OP_PUT);
         slice(sim, &b, i, client->buffer[i], size);
-        sim_trace(sim, "%s: value %zu for %s, %llu bytes", process->name, sim->value_count - 1,
+        sim_trace(sim, "%s: value %zu for %s, %llu bytes", process->name, values[i],
                   sim_key_name(b.keys[i]), (unsigned long long)size);
     }
     group_names(&b, groups);
@@ -195,7 +197,7 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
         enum mc_status own = b.items[i].status;
         ended(client, upsert ? "upsert" : "put", own, began, chunks);
         bool certain = own == MC_OK && !process->dead;
-        sim_values_settle(sim, operation, b.keys[i], certain);
+        sim_value_settle(sim, values[i], certain);
         if (process->dead) {
             continue;
         }
@@ -224,7 +226,9 @@ static void exist(struct sim_client *client, size_t count) {
         ended(client, "exist", results[i], began, 1);
         if (!process->dead && results[i] == MC_OK) {
             SIM_COUNT(sim, exist_answers);
-            if (!found[i]) {
+            if (found[i]) {
+                sim_oracle_present(sim, b.keys[i], began);
+            } else {
                 sim_oracle_absent(sim, b.keys[i], began);
             }
         }

@@ -496,6 +496,9 @@ static void take_down(struct sim *sim) {
     free(sim->heap);
     free(sim->mapped);
     free(sim->values);
+    for (unsigned key = 0; key < SIM_KEYS; key++) {
+        free(sim->histories[key].ops);
+    }
     free(sim->extents);
     free(sim);
 }
@@ -530,6 +533,7 @@ void sim_run(const struct sim_options *options, struct sim_result *result) {
         }
     }
     check_master(sim);
+    sim_oracle_conclude(sim);
     result->virtual_ns = sim->now_ns - began;
     take_down(sim);
 }
