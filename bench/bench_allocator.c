@@ -6,7 +6,7 @@
  * Prints time a step (one allocation with its evictions), millions of steps a second with one and
  * two threads on one segment, and utilisation (bytes live after each allocation / pool; mean and
  * minimum over the run). The cost of choosing the victim is in the figure, the cache misses of the
- * benchmark's own table of handles are not.
+ * benchmark's own table of extents are not.
  *
  * Usage: bench_allocator [steps, default 2000000]
  */
@@ -23,6 +23,12 @@
 #define POOL_BYTES_SMALL (POOL_BYTES / 16) /* for sizes below 1 KiB */
 #define LIVE_MAX         (16u << 20)
 #define WARM_UP_STEPS    200000u
+#define VICTIMS_AHEAD    8u
+
+struct live {
+    struct mc_extent extent;
+    uint64_t size;
+};
 
 struct worker {
     struct mc_allocator *allocator;
@@ -31,8 +37,9 @@ struct worker {
     uint64_t steps;
     uint64_t seed;
     pthread_barrier_t *barrier;
-    uint32_t *live;
-    uint64_t live_count, evictions, next_victim;
+    struct live *live;
+    uint64_t live_count, evictions;
+    uint64_t victims[VICTIMS_AHEAD]; /* of the next steps, a ring by `evictions` */
     struct mc_rng rng;
     double utilisation_sum, utilisation_min;
     uint64_t elapsed_ns;
@@ -61,17 +68,18 @@ static void step(struct worker *w) {
         bool at_limit = w->live_limit && w->live_count >= w->live_limit;
         if (!at_limit && mc_allocator_alloc(w->allocator, size, &extent) == MC_OK) {
             MC_ASSERT(w->live_count < LIVE_MAX);
-            w->live[w->live_count++] = extent.handle;
+            w->live[w->live_count++] = (struct live){extent, size};
             return;
         }
         MC_ASSERT(w->live_count > 0);
-        /* The next victim is chosen one step ahead and its entry fetched: the benchmark's own table
-         * of handles (16 MiB for 32-byte extents) must not be measured as if it were the
+        /* Victims are chosen some steps ahead and their entries fetched: the benchmark's own table
+         * of extents (96 MiB for those of 32 bytes) must not be measured as if it were the
          * allocator's. */
-        uint64_t victim = w->next_victim < w->live_count ? w->next_victim : 0;
-        w->next_victim = below(w, w->live_count);
-        __builtin_prefetch(&w->live[w->next_victim], 1);
-        mc_allocator_free(w->allocator, w->live[victim]);
+        uint64_t *slot = &w->victims[w->evictions % VICTIMS_AHEAD];
+        uint64_t victim = *slot < w->live_count ? *slot : 0;
+        *slot = below(w, w->live_count);
+        __builtin_prefetch(&w->live[*slot], 1);
+        mc_allocator_free(w->allocator, w->live[victim].extent, w->live[victim].size);
         w->live[victim] = w->live[--w->live_count];
         w->evictions++;
     }

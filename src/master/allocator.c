@@ -14,8 +14,11 @@
  *
  * The extent that was freed last is parked: not merged until the next call, and handed out again at
  * once when that is an allocation of its size. That is what a full cache of equal objects does all
- * day, one out and one in, and it then touches one node and no neighbour. A parked node keeps its
- * LIVE bit, so its neighbours leave it alone.
+ * day, one out and one in, and it then touches no node at all: the caller says where the extent
+ * lies, and whether a handle is live is a bit in a map of its own, 256 times smaller than the nodes
+ * (with millions of extents a node is a miss to memory, which takes longer than all the rest). What
+ * the caller said is compared with the node when the extent is merged. A parked extent keeps its
+ * bit, so its neighbours leave it alone.
  *
  * Invariants: nodes cover [0, capacity) without gap or overlap; no two neighbours are both free
  * (the parked one aside); a bin bit is set exactly when its list is not empty; used + sum(free) =
@@ -42,8 +45,7 @@
 
 struct node {
     uint64_t offset;
-    /* Of the extent, and LIVE; one word, because a byte store before a word load stalls. */
-    uint64_t size_live;
+    uint64_t size;
     uint32_t prev; /* neighbours in address order */
     uint32_t next;
     uint32_t bin_prev; /* neighbours in the class of a free node */
@@ -51,29 +53,31 @@ struct node {
 };
 _Static_assert(sizeof(struct node) == 32, "two nodes to a cache line");
 
-#define LIVE (1ull << 63)
-static inline uint64_t size_of(const struct node *n) {
-    return n->size_live & ~LIVE;
-}
-static inline bool is_live(const struct node *n) {
-    return n->size_live & LIVE;
-}
-
 struct mc_allocator {
     struct mc_lock lock;
-    uint32_t parked;     /* the extent freed last, not merged yet; 0 = none */
-    uint32_t unused;     /* chain of nodes given back */
-    uint32_t next_fresh; /* nodes from here on were never used */
-    uint32_t slab_nodes;
-    uint32_t max_nodes;
-    struct node *nodes;
+    uint32_t next_fresh;     /* nodes from here on were never used */
+    struct mc_extent parked; /* the extent freed last, not merged yet; handle 0 = none */
+    uint64_t parked_size;
+    uint64_t *live; /* a bit for each node of the slab */
     uint64_t capacity;
     _Atomic uint64_t used;
     _Atomic uint64_t count;
+    /* So far, what one out and one in touches: a cache line. */
+    struct node *nodes;
+    uint32_t unused; /* chain of nodes given back */
+    uint32_t slab_nodes;
+    uint32_t max_nodes;
     uint64_t levels;        /* bit l: some class of level l has nodes */
     uint32_t steps[LEVELS]; /* bit s: class (l, s) has nodes */
     uint32_t heads[LEVELS][STEPS];
 };
+
+static inline bool is_live(const struct mc_allocator *a, uint32_t index) {
+    return a->live[index / 64] >> index % 64 & 1;
+}
+static inline void flip_live(struct mc_allocator *a, uint32_t index) {
+    a->live[index / 64] ^= 1ull << index % 64;
+}
 
 struct bin {
     uint32_t level;
@@ -91,7 +95,7 @@ static struct bin bin_of(uint64_t size) {
 
 static void bin_insert(struct mc_allocator *a, uint32_t index) {
     struct node *n = &a->nodes[index];
-    struct bin b = bin_of(size_of(n));
+    struct bin b = bin_of(n->size);
     uint32_t head = a->heads[b.level][b.step];
     n->bin_prev = 0;
     n->bin_next = head;
@@ -113,7 +117,7 @@ static void bin_remove(struct mc_allocator *a, uint32_t index) {
         a->nodes[n->bin_prev].bin_next = n->bin_next;
         return;
     }
-    struct bin b = bin_of(size_of(n));
+    struct bin b = bin_of(n->size);
     a->heads[b.level][b.step] = n->bin_next;
     if (!n->bin_next) {
         a->steps[b.level] &= ~(1u << b.step);
@@ -131,7 +135,7 @@ static uint32_t class_search(const struct mc_allocator *a, uint32_t head, uint64
     uint32_t index = head;
     for (unsigned tries = 0; index && tries < max_tries; tries++) {
         const struct node *n = &a->nodes[index];
-        uint64_t have = size_of(n);
+        uint64_t have = n->size;
         if (have == size) {
             return index;
         }
@@ -202,6 +206,9 @@ static bool slab_grow(struct mc_allocator *a) {
         return false;
     }
     a->nodes = (struct node *)slab;
+    size_t words = a->slab_nodes / 64;
+    a->live = mc_realloc(a->live, 2 * words * sizeof(*a->live));
+    memset(a->live + words, 0, words * sizeof(*a->live));
     a->slab_nodes *= 2;
     return true;
 }
@@ -220,9 +227,7 @@ static uint32_t node_take(struct mc_allocator *a) {
 }
 
 static void node_give(struct mc_allocator *a, uint32_t index) {
-    struct node *n = &a->nodes[index];
-    n->size_live = 0;
-    n->bin_next = a->unused;
+    a->nodes[index].bin_next = a->unused;
     a->unused = index;
 }
 
@@ -238,12 +243,13 @@ struct mc_allocator *mc_allocator_create(uint64_t capacity, uint32_t max_nodes) 
         return NULL;
     }
     a->slab_nodes = SLAB_FIRST_BYTES / sizeof(struct node);
+    a->live = mc_zalloc(a->slab_nodes / 64 * sizeof(*a->live));
     a->max_nodes =
         max_nodes && max_nodes < MC_ALLOCATOR_MAX_NODES ? max_nodes : MC_ALLOCATOR_MAX_NODES;
     a->next_fresh = 1;
     a->capacity = capacity;
     uint32_t all = node_take(a);
-    a->nodes[all] = (struct node){.size_live = capacity};
+    a->nodes[all] = (struct node){.size = capacity};
     bin_insert(a, all);
     return a;
 }
@@ -251,6 +257,7 @@ struct mc_allocator *mc_allocator_create(uint64_t capacity, uint32_t max_nodes) 
 void mc_allocator_destroy(struct mc_allocator *a) {
     if (a) {
         munmap(a->nodes, (size_t)a->slab_nodes * sizeof(struct node));
+        free(a->live);
         free(a);
     }
 }
@@ -263,15 +270,13 @@ static bool split_locked(struct mc_allocator *a, uint32_t index, uint64_t size) 
         return false;
     }
     struct node *n = &a->nodes[index];
-    a->nodes[rest] = (struct node){.offset = n->offset + size,
-                                   .size_live = n->size_live - size,
-                                   .prev = index,
-                                   .next = n->next};
+    a->nodes[rest] = (struct node){
+        .offset = n->offset + size, .size = n->size - size, .prev = index, .next = n->next};
     if (n->next) {
         a->nodes[n->next].prev = rest;
     }
     n->next = rest;
-    n->size_live = size;
+    n->size = size;
     bin_insert(a, rest);
     return true;
 }
@@ -281,9 +286,9 @@ static bool split_locked(struct mc_allocator *a, uint32_t index, uint64_t size) 
 static uint32_t merge_locked(struct mc_allocator *a, uint32_t index) {
     struct node *n = &a->nodes[index];
     uint32_t next = n->next;
-    if (next && !is_live(&a->nodes[next])) {
+    if (next && !is_live(a, next)) {
         bin_remove(a, next);
-        n->size_live += a->nodes[next].size_live;
+        n->size += a->nodes[next].size;
         n->next = a->nodes[next].next;
         if (n->next) {
             a->nodes[n->next].prev = index;
@@ -291,10 +296,10 @@ static uint32_t merge_locked(struct mc_allocator *a, uint32_t index) {
         node_give(a, next);
     }
     uint32_t prev = n->prev;
-    if (prev && !is_live(&a->nodes[prev])) {
+    if (prev && !is_live(a, prev)) {
         struct node *p = &a->nodes[prev];
         bin_remove(a, prev);
-        p->size_live += n->size_live;
+        p->size += n->size;
         p->next = n->next;
         if (p->next) {
             a->nodes[p->next].prev = prev;
@@ -307,32 +312,35 @@ static uint32_t merge_locked(struct mc_allocator *a, uint32_t index) {
 
 /* Merges the parked extent and puts the whole into its bin. */
 static void unpark_locked(struct mc_allocator *a) {
-    uint32_t index = a->parked;
+    uint32_t index = a->parked.handle;
     if (index) {
-        a->parked = 0;
-        a->nodes[index].size_live &= ~LIVE;
+        MC_ASSERT(a->nodes[index].offset == a->parked.offset &&
+                  a->nodes[index].size == a->parked_size);
+        a->parked.handle = 0;
+        flip_live(a, index);
         bin_insert(a, merge_locked(a, index));
     }
 }
 
-static uint32_t alloc_locked(struct mc_allocator *a, uint64_t size) {
-    uint32_t index = a->parked;
-    if (index && size_of(&a->nodes[index]) == size) {
-        a->parked = 0;
-        return index;
+static bool alloc_locked(struct mc_allocator *a, uint64_t size, struct mc_extent *out) {
+    if (a->parked.handle && a->parked_size == size) {
+        *out = a->parked;
+        a->parked.handle = 0;
+        return true;
     }
     unpark_locked(a);
-    index = find_fit(a, size);
+    uint32_t index = find_fit(a, size);
     if (!index) {
-        return 0;
+        return false;
     }
     bin_remove(a, index);
-    if (size_of(&a->nodes[index]) > size && !split_locked(a, index, size)) {
+    if (a->nodes[index].size > size && !split_locked(a, index, size)) {
         bin_insert(a, index);
-        return 0;
+        return false;
     }
-    a->nodes[index].size_live |= LIVE;
-    return index;
+    flip_live(a, index);
+    *out = (struct mc_extent){a->nodes[index].offset, index};
+    return true;
 }
 
 /* Only the lock's holder writes: plain arithmetic is enough, the stores are atomic for the readers
@@ -355,27 +363,26 @@ enum mc_status mc_allocator_alloc(struct mc_allocator *a, uint64_t size, struct 
         return MC_NO_AVAILABLE_HANDLE;
     }
     mc_lock_acquire(&a->lock);
-    uint32_t index = alloc_locked(a, size);
-    if (index) {
-        *out = (struct mc_extent){a->nodes[index].offset, index};
+    bool done = alloc_locked(a, size, out);
+    if (done) {
         account_locked(a, size, 1);
     }
     mc_lock_release(&a->lock);
-    return index ? MC_OK : MC_NO_AVAILABLE_HANDLE;
+    return done ? MC_OK : MC_NO_AVAILABLE_HANDLE;
 }
 
 static bool live_locked(const struct mc_allocator *a, uint32_t handle) {
-    return handle != 0 && handle < a->next_fresh && handle != a->parked &&
-           is_live(&a->nodes[handle]);
+    return handle != 0 && handle < a->next_fresh && handle != a->parked.handle &&
+           is_live(a, handle);
 }
 
-void mc_allocator_free(struct mc_allocator *a, uint32_t handle) {
+void mc_allocator_free(struct mc_allocator *a, struct mc_extent extent, uint64_t size) {
     mc_lock_acquire(&a->lock);
-    MC_ASSERT(live_locked(a, handle));
-    const struct node *n = &a->nodes[handle];
-    account_locked(a, -size_of(n), -1ull);
+    MC_ASSERT(live_locked(a, extent.handle));
+    account_locked(a, -size, -1ull);
     unpark_locked(a);
-    a->parked = handle;
+    a->parked = extent;
+    a->parked_size = size;
     mc_lock_release(&a->lock);
 }
 
@@ -399,7 +406,7 @@ uint64_t mc_allocator_largest_free(struct mc_allocator *a) {
         uint32_t level = 63u - (uint32_t)__builtin_clzll(a->levels);
         uint32_t step = 31u - (uint32_t)__builtin_clz(a->steps[level]);
         for (uint32_t i = a->heads[level][step]; i; i = a->nodes[i].bin_next) {
-            largest = mc_max_u64(largest, size_of(&a->nodes[i]));
+            largest = mc_max_u64(largest, a->nodes[i].size);
         }
     }
     mc_lock_release(&a->lock);
@@ -408,7 +415,7 @@ uint64_t mc_allocator_largest_free(struct mc_allocator *a) {
 
 uint64_t mc_allocator_metadata_bytes(struct mc_allocator *a) {
     mc_lock_acquire(&a->lock);
-    uint64_t bytes = sizeof(*a) + (uint64_t)a->slab_nodes * sizeof(struct node);
+    uint64_t bytes = sizeof(*a) + (uint64_t)a->slab_nodes * sizeof(struct node) + a->slab_nodes / 8;
     mc_lock_release(&a->lock);
     return bytes;
 }
@@ -419,7 +426,7 @@ bool mc_allocator_lookup(struct mc_allocator *a, uint32_t handle, uint64_t *offs
     bool live = live_locked(a, handle);
     if (live) {
         *offset = a->nodes[handle].offset;
-        *size = size_of(&a->nodes[handle]);
+        *size = a->nodes[handle].size;
     }
     mc_lock_release(&a->lock);
     return live;
@@ -436,20 +443,20 @@ static void check_extents_locked(struct mc_allocator *a, struct census *c, struc
     bool before_free = false;
     for (uint32_t i = first, prev = 0; i; prev = i, i = a->nodes[i].next) {
         const struct node *n = &a->nodes[i];
-        if (n->offset != c->end || n->prev != prev || size_of(n) == 0) {
+        if (n->offset != c->end || n->prev != prev || n->size == 0) {
             mc_buf_printf(report,
                           "allocator: node %u at %llu does not follow %u which ends at %llu\n", i,
                           (unsigned long long)n->offset, prev, (unsigned long long)c->end);
             return;
         }
-        if (!is_live(n) && before_free) {
+        if (!is_live(a, i) && before_free) {
             mc_buf_printf(report, "allocator: free neighbours %u and %u are not merged\n", prev, i);
         }
-        before_free = !is_live(n);
-        c->end += size_of(n);
-        c->used += is_live(n) ? size_of(n) : 0;
-        c->count += is_live(n);
-        c->free_nodes += !is_live(n);
+        before_free = !is_live(a, i);
+        c->end += n->size;
+        c->used += is_live(a, i) ? n->size : 0;
+        c->count += is_live(a, i);
+        c->free_nodes += !is_live(a, i);
     }
 }
 
@@ -464,8 +471,8 @@ static uint64_t check_bins_locked(const struct mc_allocator *a, struct mc_buf *r
                 mc_buf_printf(report, "allocator: bin %u/%u and its bit disagree\n", level, step);
             }
             for (uint32_t i = head; i; i = a->nodes[i].bin_next, nodes++) {
-                struct bin b = bin_of(size_of(&a->nodes[i]));
-                if (is_live(&a->nodes[i]) || b.level != level || b.step != step) {
+                struct bin b = bin_of(a->nodes[i].size);
+                if (is_live(a, i) || b.level != level || b.step != step) {
                     mc_buf_printf(report, "allocator: node %u is in the wrong bin %u/%u\n", i,
                                   level, step);
                     return nodes;

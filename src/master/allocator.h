@@ -4,7 +4,7 @@
  *
  * It never touches the memory that it manages. Sizes are exact (nothing is rounded up), any two
  * live extents are disjoint, and neighbouring free extents are merged. Allocation and free
- * take constant time. An extent is freed by its handle, not by its offset.
+ * take constant time. An extent is known by its handle, not by its offset.
  *
  * Thread safe; calls take one short lock and never block on anything else.
  */
@@ -34,9 +34,10 @@ void mc_allocator_destroy(struct mc_allocator *a); /* live extents die with it *
 MC_MUST_USE enum mc_status mc_allocator_alloc(struct mc_allocator *a, uint64_t size,
                                               struct mc_extent *out);
 
-/* Frees a live extent; any other handle ends the process (a double free must never hand space out
- * twice). */
-void mc_allocator_free(struct mc_allocator *a, uint32_t handle);
+/* Frees a live extent, given as mc_allocator_alloc gave it, and its size. A handle that is not live
+ * ends the process at once (a double free must never hand space out twice); offset and size are the
+ * caller's word, and if they were wrong the process ends when the extent is merged. */
+void mc_allocator_free(struct mc_allocator *a, struct mc_extent extent, uint64_t size);
 
 /* Read without the lock; exact when nobody else is calling. */
 uint64_t mc_allocator_used(const struct mc_allocator *a);

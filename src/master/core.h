@@ -111,6 +111,9 @@ struct mc_object {
 #define MC_OBJECT_BYTES(tenant_len, key_len)                                                       \
     (offsetof(struct mc_object, bytes) + (tenant_len) + (key_len))
 
+static inline struct mc_extent mc_replica_extent(const struct mc_replica *r) {
+    return (struct mc_extent){r->offset, r->handle};
+}
 static inline struct mc_replica *mc_object_replica(struct mc_object *o, unsigned i) {
     return i == 0 ? &o->first : &o->more[i - 1];
 }
@@ -191,9 +194,9 @@ struct mc_client {
 /* An extent whose object has gone but whose bytes somebody may still be writing or reading. */
 struct mc_discarded {
     struct mc_segment *segment;
+    struct mc_extent extent;
     uint64_t size;
     uint64_t free_at_ms;
-    uint32_t handle;
 };
 
 /* ---- counters ---- */
@@ -411,7 +414,7 @@ void mc_describe(struct mc_call *call, const struct mc_object *o, const struct m
 /* The readable replicas. */
 void mc_describe_readable(struct mc_call *call, struct mc_object *o, struct mc_vec *out);
 
-void mc_extent_free(struct mc_master *m, const struct mc_replica *r);
+void mc_extent_free(struct mc_master *m, const struct mc_replica *r, uint64_t size);
 void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t size,
                       uint64_t free_at_ms);
 void mc_discard_tick(struct mc_call *call);

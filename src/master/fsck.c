@@ -182,7 +182,7 @@ static void audit_discarded(struct audit *a) {
     mc_lock_acquire(&m->discard_lock);
     for (size_t i = 0; i < m->discarded_count; i++) {
         const struct mc_discarded *d = &m->discarded[i];
-        add_extent(a, d->segment, d->handle, d->size, NULL);
+        add_extent(a, d->segment, d->extent.handle, d->size, NULL);
         bytes += d->size;
     }
     mc_lock_release(&m->discard_lock);

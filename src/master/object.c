@@ -17,7 +17,7 @@ static bool freed_at_put_end(const struct mc_master *m, const struct mc_replica 
     return m->config.break_mode == MC_BREAK_EARLY_FREE && r->status == MC_REPLICA_COMPLETE;
 }
 
-void mc_extent_free(struct mc_master *m, const struct mc_replica *r) {
+void mc_extent_free(struct mc_master *m, const struct mc_replica *r, uint64_t size) {
     if (r->type == MC_REPLICA_LOCAL_DISK) {
         /* release: whoever sees 0 may free the segment */
         atomic_fetch_sub_explicit(&r->segment->disk_replicas, 1, memory_order_release);
@@ -26,13 +26,13 @@ void mc_extent_free(struct mc_master *m, const struct mc_replica *r) {
     if (freed_at_put_end(m, r)) {
         return;
     }
-    mc_allocator_free(r->segment->allocator, r->handle);
+    mc_allocator_free(r->segment->allocator, mc_replica_extent(r), size);
 }
 
 void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t size,
                       uint64_t free_at_ms) {
     if (r->type == MC_REPLICA_LOCAL_DISK) { /* its owner copies before it gives out */
-        mc_extent_free(m, r);
+        mc_extent_free(m, r, size);
         return;
     }
     if (freed_at_put_end(m, r)) {
@@ -47,8 +47,10 @@ void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t 
     for (; i > 0 && m->discarded[(i - 1) / 2].free_at_ms > free_at_ms; i = (i - 1) / 2) {
         m->discarded[i] = m->discarded[(i - 1) / 2];
     }
-    m->discarded[i] = (struct mc_discarded){
-        .segment = r->segment, .handle = r->handle, .size = size, .free_at_ms = free_at_ms};
+    m->discarded[i] = (struct mc_discarded){.segment = r->segment,
+                                            .extent = mc_replica_extent(r),
+                                            .size = size,
+                                            .free_at_ms = free_at_ms};
     mc_lock_release(&m->discard_lock);
     mc_count(&m->counters.discards, 1);
     mc_count(&m->counters.discarded_bytes, (int64_t)size);
@@ -71,7 +73,7 @@ static void discarded_sift_down_locked(struct mc_master *m, size_t i) {
 }
 
 static void discarded_free(struct mc_master *m, const struct mc_discarded *d) {
-    mc_allocator_free(d->segment->allocator, d->handle);
+    mc_allocator_free(d->segment->allocator, d->extent, d->size);
     mc_count(&m->counters.discard_releases, 1);
     mc_count(&m->counters.discarded_bytes, -(int64_t)d->size);
 }
@@ -197,7 +199,7 @@ void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struc
     if (free_at_ms) {
         mc_discard_later(m, &gone, o->size, free_at_ms);
     } else {
-        mc_extent_free(m, &gone);
+        mc_extent_free(m, &gone, o->size);
     }
 }
 
@@ -328,7 +330,7 @@ static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc
 
 void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
     for (unsigned i = 0; i < o->replica_count; i++) {
-        mc_extent_free(m, mc_object_replica(o, i));
+        mc_extent_free(m, mc_object_replica(o, i), o->size);
     }
     object_forget(m, shard, o);
 }
@@ -343,7 +345,7 @@ void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_o
         if (free_at > call->now_ms) {
             mc_discard_later(m, r, o->size, free_at);
         } else {
-            mc_extent_free(m, r);
+            mc_extent_free(m, r, o->size);
         }
     }
     object_forget(m, shard, o);

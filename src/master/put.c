@@ -98,7 +98,7 @@ static enum mc_status create_locked(struct mc_call *call, struct mc_shard *shard
     struct mc_object *o = mc_shard_insert(shard, key);
     if (!o) {
         for (unsigned i = 0; i < count; i++) {
-            mc_extent_free(m, &replicas[i]);
+            mc_extent_free(m, &replicas[i], put->size);
         }
         mc_tenant_refund(m, key->tenant, put->size * count);
         return MC_NO_AVAILABLE_HANDLE;
@@ -217,7 +217,7 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
         if (type_matches(r, type) && r->status == MC_REPLICA_PROCESSING) {
             r->status = MC_REPLICA_COMPLETE;
             if (call->m->config.break_mode == MC_BREAK_EARLY_FREE) {
-                mc_allocator_free(r->segment->allocator, r->handle);
+                mc_allocator_free(r->segment->allocator, mc_replica_extent(r), o->size);
             }
         }
     }

@@ -63,7 +63,7 @@ static enum mc_status reserve(struct mc_call *call, struct mc_object *o, const s
         n += status == MC_OK;
     }
     for (unsigned i = 0; i < n && status != MC_OK; i++) {
-        mc_extent_free(call->m, &out[i]);
+        mc_extent_free(call->m, &out[i], o->size);
     }
     *reserved = n;
     return status;
@@ -128,7 +128,7 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
     enum mc_status status = mc_tenant_charge(call->m, key->tenant, count * o->size, 0);
     if (status != MC_OK) {
         for (unsigned i = 0; i < count; i++) {
-            mc_extent_free(call->m, &places[i]);
+            mc_extent_free(call->m, &places[i], o->size);
         }
         return status;
     }

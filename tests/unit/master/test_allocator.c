@@ -1,5 +1,10 @@
 /* Extents that are alive never overlap and are exactly the allocator's used set. MC_TEST_THREADS */
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "support/support.h"
 #include "master/allocator.h"
@@ -37,7 +42,7 @@ static void test_the_whole_range_is_one_extent_and_comes_back_whole(void **state
         assert_int_equal(e.offset, 0);
         assert_int_equal(mc_allocator_alloc(a, 1, &other), MC_NO_AVAILABLE_HANDLE);
         assert_int_equal(mc_allocator_largest_free(a), 0);
-        mc_allocator_free(a, e.handle);
+        mc_allocator_free(a, e, sizes[i]);
         assert_int_equal(mc_allocator_largest_free(a), sizes[i]);
         assert_sound(a);
         mc_allocator_destroy(a);
@@ -54,7 +59,7 @@ static void test_freed_neighbours_merge_in_every_order(void **state) {
             assert_ok(mc_allocator_alloc(a, 100, &e[i]));
         }
         for (int i = 0; i < 3; i++) {
-            mc_allocator_free(a, e[orders[o][i]].handle);
+            mc_allocator_free(a, e[orders[o][i]], 100);
             assert_sound(a);
         }
         assert_ok(mc_allocator_alloc(a, 300, &all));
@@ -74,7 +79,7 @@ static void test_a_hole_of_equal_size_is_reused_whatever_the_size(void **state) 
             assert_ok(mc_allocator_alloc(a, sizes[i], &e[k]));
         }
         for (int k = 0; k < COUNT; k++) {
-            mc_allocator_free(a, e[(k * 17) % COUNT].handle);
+            mc_allocator_free(a, e[(k * 17) % COUNT], sizes[i]);
             assert_ok(mc_allocator_alloc(a, sizes[i], &e[(k * 17) % COUNT]));
         }
         assert_sound(a);
@@ -92,7 +97,7 @@ static void test_metadata_has_a_limit_and_stays_sound_at_it(void **state) {
     assert_sound(a);
     assert_ok(mc_allocator_alloc(a, (1 << 20) - 40, &e[4])); /* a whole free extent needs no node */
     for (int i = 0; i < 5; i++) {
-        mc_allocator_free(a, e[i].handle);
+        mc_allocator_free(a, e[i], i < 4 ? 10 : (1 << 20) - 40);
     }
     assert_int_equal(mc_allocator_largest_free(a), 1 << 20);
     assert_sound(a);
@@ -110,13 +115,67 @@ static void test_metadata_grows_with_what_is_live_and_is_reused(void **state) {
         }
         assert_true(mc_allocator_metadata_bytes(a) < COUNT * 80ull);
         for (int i = 0; i < COUNT; i++) {
-            mc_allocator_free(a, e[(i * 7919ull) % COUNT].handle);
+            mc_allocator_free(a, e[(i * 7919ull) % COUNT], 3);
         }
         after_first_round = round == 0 ? mc_allocator_metadata_bytes(a) : after_first_round;
         assert_int_equal(mc_allocator_metadata_bytes(a), after_first_round);
     }
     assert_sound(a);
     free(e);
+    mc_allocator_destroy(a);
+}
+
+/* ---- frees that must not be ---- */
+
+static void free_twice_in_a_row(struct mc_allocator *a, const struct mc_extent *e) {
+    mc_allocator_free(a, e[1], 10);
+    mc_allocator_free(a, e[1], 10);
+}
+
+static void free_twice_with_another_between(struct mc_allocator *a, const struct mc_extent *e) {
+    mc_allocator_free(a, e[1], 10);
+    mc_allocator_free(a, e[3], 10);
+    mc_allocator_free(a, e[1], 10);
+}
+
+static void free_what_never_was(struct mc_allocator *a, const struct mc_extent *e) {
+    mc_allocator_free(a, (struct mc_extent){70, 900}, 10);
+}
+
+static void free_with_a_wrong_size(struct mc_allocator *a, const struct mc_extent *e) {
+    mc_allocator_free(a, e[1], 11);
+    (void)mc_allocator_largest_free(a);
+}
+
+static void free_at_a_wrong_place(struct mc_allocator *a, const struct mc_extent *e) {
+    mc_allocator_free(a, (struct mc_extent){e[1].offset + 1, e[1].handle}, 10);
+    (void)mc_allocator_largest_free(a);
+}
+
+static void test_a_free_that_must_not_be_ends_the_process(void **state) {
+    static void (*const wrong[])(struct mc_allocator *, const struct mc_extent *) = {
+        free_twice_in_a_row, free_twice_with_another_between, free_what_never_was,
+        free_with_a_wrong_size, free_at_a_wrong_place};
+    struct mc_extent e[5];
+    struct mc_allocator *a = mc_allocator_create(100, 0);
+    for (size_t i = 0; i < MC_ARRAY_LEN(e); i++) {
+        assert_ok(mc_allocator_alloc(a, 10, &e[i]));
+    }
+    for (size_t i = 0; i < MC_ARRAY_LEN(wrong); i++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            const struct rlimit none = {0, 0};
+            (void)setrlimit(RLIMIT_CORE, &none);
+            dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+            signal(SIGABRT, SIG_DFL); /* cmocka's handler would go on in the parent's tests */
+            wrong[i](a, e);
+            _exit(0);
+        }
+        int how;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGABRT);
+    }
     mc_allocator_destroy(a);
 }
 
@@ -171,7 +230,7 @@ static void test_random_use_equals_the_model(void **state) {
                 }
             } else if (count) {
                 size_t victim = mc_rng_below(&rng, count);
-                mc_allocator_free(a, live[victim].extent.handle);
+                mc_allocator_free(a, live[victim].extent, live[victim].size);
                 live[victim] = live[--count];
             }
             if (step % 500 == 0) {
@@ -179,7 +238,8 @@ static void test_random_use_equals_the_model(void **state) {
             }
         }
         while (count) {
-            mc_allocator_free(a, live[--count].extent.handle);
+            count--;
+            mc_allocator_free(a, live[count].extent, live[count].size);
         }
         assert_int_equal(mc_allocator_largest_free(a), CAPACITY);
         mc_allocator_destroy(a);
@@ -212,12 +272,13 @@ static void *allocate_and_mark(void *arg) {
             for (uint64_t i = 0; i < victim->size; i++) {
                 assert_int_equal(t->owner[victim->extent.offset + i], t->seed);
             }
-            mc_allocator_free(t->allocator, victim->extent.handle);
+            mc_allocator_free(t->allocator, victim->extent, victim->size);
             *victim = live[--count];
         }
     }
     while (count) {
-        mc_allocator_free(t->allocator, live[--count].extent.handle);
+        count--;
+        mc_allocator_free(t->allocator, live[count].extent, live[count].size);
     }
     return NULL;
 }
@@ -249,6 +310,7 @@ int main(void) {
         cmocka_unit_test(test_a_hole_of_equal_size_is_reused_whatever_the_size),
         cmocka_unit_test(test_metadata_has_a_limit_and_stays_sound_at_it),
         cmocka_unit_test(test_metadata_grows_with_what_is_live_and_is_reused),
+        cmocka_unit_test(test_a_free_that_must_not_be_ends_the_process),
         cmocka_unit_test(test_random_use_equals_the_model),
         cmocka_unit_test(test_threads_never_share_an_extent),
     };
