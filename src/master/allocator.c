@@ -25,7 +25,8 @@
  * capacity. mc_allocator_check() proves them.
  *
  * Nodes are addressed by index because the slab moves when it grows (see slab_grow). Index 0
- * is a sentinel and means "none".
+ * is a sentinel and means "none"; its live bit is set, so nothing merges with it, and its links may
+ * be written and mean nothing, so that no link needs a test.
  */
 #include "master/allocator.h"
 
@@ -99,20 +100,15 @@ static void bin_insert(struct mc_allocator *a, uint32_t index) {
     uint32_t head = a->heads[b.level][b.step];
     n->bin_prev = 0;
     n->bin_next = head;
-    if (head) {
-        a->nodes[head].bin_prev = index;
-    } else {
-        a->steps[b.level] |= 1u << b.step;
-        a->levels |= 1ull << b.level;
-    }
+    a->nodes[head].bin_prev = index; /* the sentinel's when there is none: no branch to guess */
     a->heads[b.level][b.step] = index;
+    a->steps[b.level] |= 1u << b.step;
+    a->levels |= 1ull << b.level;
 }
 
 static void bin_remove(struct mc_allocator *a, uint32_t index) {
     struct node *n = &a->nodes[index];
-    if (n->bin_next) {
-        a->nodes[n->bin_next].bin_prev = n->bin_prev;
-    }
+    a->nodes[n->bin_next].bin_prev = n->bin_prev;
     if (n->bin_prev) {
         a->nodes[n->bin_prev].bin_next = n->bin_next;
         return;
@@ -250,6 +246,7 @@ struct mc_allocator *mc_allocator_create(uint64_t capacity, uint32_t max_nodes) 
     a->capacity = capacity;
     uint32_t all = node_take(a);
     a->nodes[all] = (struct node){.size = capacity};
+    flip_live(a, 0);
     bin_insert(a, all);
     return a;
 }
@@ -272,9 +269,7 @@ static bool split_locked(struct mc_allocator *a, uint32_t index, uint64_t size) 
     struct node *n = &a->nodes[index];
     a->nodes[rest] = (struct node){
         .offset = n->offset + size, .size = n->size - size, .prev = index, .next = n->next};
-    if (n->next) {
-        a->nodes[n->next].prev = rest;
-    }
+    a->nodes[n->next].prev = rest;
     n->next = rest;
     n->size = size;
     bin_insert(a, rest);
@@ -286,40 +281,61 @@ static bool split_locked(struct mc_allocator *a, uint32_t index, uint64_t size) 
 static uint32_t merge_locked(struct mc_allocator *a, uint32_t index) {
     struct node *n = &a->nodes[index];
     uint32_t next = n->next;
-    if (next && !is_live(a, next)) {
+    if (!is_live(a, next)) {
         bin_remove(a, next);
         n->size += a->nodes[next].size;
         n->next = a->nodes[next].next;
-        if (n->next) {
-            a->nodes[n->next].prev = index;
-        }
+        a->nodes[n->next].prev = index;
         node_give(a, next);
     }
     uint32_t prev = n->prev;
-    if (prev && !is_live(a, prev)) {
+    if (!is_live(a, prev)) {
         struct node *p = &a->nodes[prev];
         bin_remove(a, prev);
         p->size += n->size;
         p->next = n->next;
-        if (p->next) {
-            a->nodes[p->next].prev = prev;
-        }
+        a->nodes[p->next].prev = prev;
         node_give(a, index);
         return prev;
     }
     return index;
 }
 
-/* Merges the parked extent and puts the whole into its bin. */
-static void unpark_locked(struct mc_allocator *a) {
+/* The parked extent, merged and in no bin; 0 = none is parked. */
+static uint32_t unpark_locked(struct mc_allocator *a) {
     uint32_t index = a->parked.handle;
-    if (index) {
-        MC_ASSERT(a->nodes[index].offset == a->parked.offset &&
-                  a->nodes[index].size == a->parked_size);
-        a->parked.handle = 0;
-        flip_live(a, index);
-        bin_insert(a, merge_locked(a, index));
+    if (!index) {
+        return 0;
     }
+    MC_ASSERT(a->nodes[index].offset == a->parked.offset && a->nodes[index].size == a->parked_size);
+    a->parked.handle = 0;
+    flip_live(a, index);
+    return merge_locked(a, index);
+}
+
+static void settle_locked(struct mc_allocator *a) {
+    uint32_t whole = unpark_locked(a);
+    if (whole) {
+        bin_insert(a, whole);
+    }
+}
+
+/* A free extent that holds `size`, in no bin; 0 = none. What was freed last mostly is the one,
+ * since it was freed for this: it does not pass through a bin then. */
+static uint32_t take_fit_locked(struct mc_allocator *a, uint64_t size) {
+    uint32_t whole = unpark_locked(a);
+    uint32_t found = find_fit(a, size);
+    if (whole) {
+        uint64_t have = a->nodes[whole].size;
+        if (have >= size && (!found || have <= a->nodes[found].size)) {
+            return whole;
+        }
+        bin_insert(a, whole);
+    }
+    if (found) {
+        bin_remove(a, found);
+    }
+    return found;
 }
 
 static bool alloc_locked(struct mc_allocator *a, uint64_t size, struct mc_extent *out) {
@@ -328,12 +344,10 @@ static bool alloc_locked(struct mc_allocator *a, uint64_t size, struct mc_extent
         a->parked.handle = 0;
         return true;
     }
-    unpark_locked(a);
-    uint32_t index = find_fit(a, size);
+    uint32_t index = take_fit_locked(a, size);
     if (!index) {
         return false;
     }
-    bin_remove(a, index);
     if (a->nodes[index].size > size && !split_locked(a, index, size)) {
         bin_insert(a, index);
         return false;
@@ -380,7 +394,7 @@ void mc_allocator_free(struct mc_allocator *a, struct mc_extent extent, uint64_t
     mc_lock_acquire(&a->lock);
     MC_ASSERT(live_locked(a, extent.handle));
     account_locked(a, -size, -1ull);
-    unpark_locked(a);
+    settle_locked(a);
     a->parked = extent;
     a->parked_size = size;
     mc_lock_release(&a->lock);
@@ -401,7 +415,7 @@ uint64_t mc_allocator_count(const struct mc_allocator *a) {
 uint64_t mc_allocator_largest_free(struct mc_allocator *a) {
     uint64_t largest = 0;
     mc_lock_acquire(&a->lock);
-    unpark_locked(a);
+    settle_locked(a);
     if (a->levels) {
         uint32_t level = 63u - (uint32_t)__builtin_clzll(a->levels);
         uint32_t step = 31u - (uint32_t)__builtin_clz(a->steps[level]);
@@ -490,7 +504,7 @@ enum mc_status mc_allocator_check(struct mc_allocator *a, struct mc_buf *report)
     size_t before = report->len;
     struct census c = {0};
     mc_lock_acquire(&a->lock);
-    unpark_locked(a);
+    settle_locked(a);
     check_extents_locked(a, &c, report);
     uint64_t in_bins = check_bins_locked(a, report);
     if (c.end != a->capacity || c.used != mc_allocator_used(a) ||
