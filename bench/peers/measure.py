@@ -1,6 +1,5 @@
-"""Timed loops inside an agent (tests/interop/agent.py): one client library, ours or upstream's, driven from Python in the
-same way. Arguments are prepared before the clock starts; ours is called through ctypes, upstream's through its own
-extension module, and both release the interpreter's lock during a call. A ctypes call costs about 1 us more."""
+"""Timed loops inside an agent (tests/interop/agent.py): a Python package, upstream's wheel or ours in its place, called by
+the same lines. Arguments are prepared before the clock starts."""
 import ctypes
 import threading
 import time
@@ -12,64 +11,8 @@ SET_KEYS = 8192
 
 # ---- one operation, prepared ----
 
-def ours_operations(agent):
-    """(put, get, exist): each makes a callable for given keys, addresses and size that returns the number of failures."""
-    backend, s = agent.backend, agent.store.s
-    lib, batch_type = backend.lib, backend.Item
-    put_one = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t,
-                               ctypes.c_void_p)(("mc_store_put", lib))
-    get_one = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t,
-                               ctypes.c_void_p)(("mc_store_get", lib))
-    exist_one = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-        ("mc_store_exist", lib))
-
-    status, stride = batch_type.status.offset, ctypes.sizeof(batch_type)
-
-    def failures(made):
-        # The low byte of each item's own status, without a loop over objects.
-        return len(made) - bytes(made)[status::stride].count(0)
-
-    def items(keys, addresses, size):
-        slices = (backend.Slice * len(keys))(*[backend.Slice(a, size) for a in addresses])
-        made = (batch_type * len(keys))()
-        for i, key in enumerate(keys):
-            made[i] = batch_type(key.encode(), ctypes.pointer(slices[i]), 1, size, 0)
-        return made, slices
-
-    def put(keys, addresses, size):
-        if len(keys) == 1:
-            key, address = keys[0].encode(), addresses[0]
-            return lambda: put_one(s, key, address, size, None) != 0
-        made, slices = items(keys, addresses, size)
-        count = ctypes.c_size_t(len(keys))
-
-        def call(kept=slices):
-            return lib.mc_store_put_batch(s, made, count, None) != 0 or failures(made)
-        return call
-
-    def get(keys, addresses, size):
-        if len(keys) == 1:
-            key, address, length = keys[0].encode(), addresses[0], ctypes.c_size_t()
-            pointer = ctypes.addressof(length)
-            return lambda kept=length: get_one(s, key, address, size, pointer) != 0
-        made, slices = items(keys, addresses, size)
-        count = ctypes.c_size_t(len(keys))
-
-        def call(kept=slices):
-            return lib.mc_store_get_batch(s, made, count) != 0 or failures(made)
-        return call
-
-    def exist(keys, _addresses, _size):
-        found, results = (ctypes.c_bool * len(keys))(), (ctypes.c_int * len(keys))()
-        if len(keys) == 1:
-            key, pointer = keys[0].encode(), ctypes.addressof(found)
-            return lambda kept=found: exist_one(s, key, pointer) != 0
-        names, count = backend.strings(keys), ctypes.c_size_t(len(keys))
-        return lambda: lib.mc_store_exist_batch(s, names, count, found, results) != 0
-    return {"put": put, "get": get, "exist": exist}
-
-
-def upstream_operations(agent):
+def operations(agent):
+    """{op: make}: each makes a callable for given keys, addresses and size that returns the number of failures."""
     s = agent.store.s
 
     def put(keys, addresses, size):
@@ -146,7 +89,7 @@ def percentile(samples, p):
 
 def measure_store(agent, op, size, batch, threads, seconds, tag):
     """One figure: values a second, GB/s, p50 and p99 of a call in us."""
-    make = (ours_operations if agent.backend.__name__ == "ours" else upstream_operations)(agent)
+    make = operations(agent)
     memory = Memory(agent.store, threads * batch * size)
     slots = [[memory.address + (t * batch + i) * size for i in range(batch)] for t in range(threads)]
     keys = max(min(SET_BYTES // size, SET_KEYS) // (batch * threads), 1) * batch * threads

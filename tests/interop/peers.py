@@ -31,6 +31,7 @@ import traceback
 import urllib.request
 
 PACKAGE = "mooncake-transfer-engine-non-cuda"
+PACKAGE_OF_OURS = "ours-package"
 NEWEST = "0.3.13.post1"
 OLDER = "0.3.12.post1"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -375,6 +376,8 @@ class Peers:
         raise Died(f"the node of {who} does not start")
 
     def agent(self, who, env=None):
+        """A process that drives `who`: ours by ctypes, upstream's wheel, or (for measuring) our Python package in the place
+        of the wheel, called by the very same lines."""
         environment = dict(os.environ)
         python = sys.executable
         if who == "ours":
@@ -383,10 +386,13 @@ class Peers:
             if runtime:
                 environment["LD_PRELOAD"] = quiet(["gcc", f"-print-file-name={runtime}"]).stdout.strip()
                 environment["ASAN_OPTIONS"] = "detect_leaks=0"
-        else:
+        elif who != PACKAGE_OF_OURS:
             installed = wheel(self.build, self.release(who))
             environment, python = dict(installed.env), installed.python
         environment.update(env or {})
+        if who == PACKAGE_OF_OURS:
+            environment["PYTHONPATH"] = os.pathsep.join([os.path.join(self.build, "python"),
+                                                         *filter(None, [environment.get("PYTHONPATH")])])
         popen, log = self.start(f"agent-{who}", [python, os.path.join(HERE, "agent.py"), "ours" if who == "ours" else
                                                  "upstream"], environment, stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, text=True)
