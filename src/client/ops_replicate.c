@@ -157,8 +157,8 @@ static enum mc_status transfer(struct replicate *r) {
             return MC_INVALID_REPLICA;
         }
     }
-    const void *bytes =
-        port->ops->map(port, r->source.memory.endpoint, r->source.memory.address, size);
+    const void *bytes = port->ops->map(port, r->source.memory.endpoint, r->source.memory.address,
+                                       size, r->deadline_ns);
     if (bytes == NULL) {
         return bounce(r, size);
     }

@@ -80,13 +80,13 @@ bool mc_ops_view_valid(const struct mc_view_record *record) {
 
 /* The nearest replica that can be mapped. */
 static const struct mw_replica *map_nearest(struct mc_ops *ops, const struct mw_replica_list *list,
-                                            const void **data) {
+                                            uint64_t deadline_ns, const void **data) {
     uint64_t tried = 0;
     size_t index;
     const struct mw_replica *replica;
     while ((replica = mc_ops_choose(ops, list, tried, &index)) != NULL) {
         *data = ops->port->ops->map(ops->port, replica->memory.endpoint, replica->memory.address,
-                                    replica->memory.size);
+                                    replica->memory.size, deadline_ns);
         if (*data != NULL) {
             return replica;
         }
@@ -99,11 +99,12 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
                                 struct mc_ops_view *view) {
     struct mw_a_key args = {.key = key, .tenant = ops->tenant};
     struct mw_e_list answer;
-    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, mc_ops_deadline(ops),
+    uint64_t deadline_ns = mc_ops_deadline(ops);
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, deadline_ns,
                       MC_OPS_IDEMPOTENT));
     MC_TRY(mc_ops_status(answer.error));
     const void *data = NULL;
-    const struct mw_replica *replica = map_nearest(ops, &answer.value, &data);
+    const struct mw_replica *replica = map_nearest(ops, &answer.value, deadline_ns, &data);
     if (replica == NULL) {
         return MC_REPLICA_NOT_IN_LOCAL_MEMORY;
     }

@@ -46,11 +46,11 @@ struct mc_port_ops {
      * `local`. */
     void (*move)(struct mc_port *port, struct mc_port_move *moves, size_t count,
                  uint64_t deadline_ns);
-    /* A pointer through which the replica can be read in place, or NULL. Readable until it is given
-     * back to unmap, whatever happens to its owner; whether it still shows the object is the
-     * lease's business. */
+    /* A pointer through which the replica can be read in place, or NULL, also when its owner had to
+     * be asked and did not answer in time. Readable until it is given back to unmap, whatever
+     * happens to its owner; whether it still shows the object is the lease's business. */
     const void *(*map)(struct mc_port *port, struct mc_str endpoint, uint64_t remote_addr,
-                       uint64_t length);
+                       uint64_t length, uint64_t deadline_ns);
     void (*unmap)(struct mc_port *port, struct mc_str endpoint, const void *ptr);
     /* enum mc_port_distance, a guess that never waits; NULL = all are equally far. */
     unsigned (*distance)(struct mc_port *port, struct mc_str endpoint);

@@ -189,7 +189,8 @@ static bool note(struct mc_real_port *real, size_t bucket, struct mc_str name,
 }
 
 /* The endpoint, opened when it is new; counted as used. */
-static enum mc_status pin(struct mc_real_port *real, struct mc_str name, struct endpoint **out) {
+static enum mc_status pin(struct mc_real_port *real, struct mc_str name, uint64_t deadline_ns,
+                          struct endpoint **out) {
     size_t bucket = bucket_of(name);
     enum mc_status status = pin_known(real, bucket, name, out);
     if (status != MC_ERR_NOT_FOUND) {
@@ -197,7 +198,7 @@ static enum mc_status pin(struct mc_real_port *real, struct mc_str name, struct 
     }
     char *text = mc_str_dup(name);
     mc_segment_id segment;
-    status = mc_segment_open(real->engine, text, &segment);
+    status = mc_segment_open_until(real->engine, text, deadline_ns, &segment);
     free(text);
     if (status != MC_OK) {
         note(real, bucket, name, NOT_OPEN, NULL);
@@ -400,8 +401,8 @@ static void run(struct mc_real_port *real, const struct mc_transfer_request *req
 
 /* Pins the endpoints of all moves; those that cannot be opened end here. Returns how many go on. */
 static size_t prepare(struct mc_real_port *real, struct mc_port_move *moves, size_t count,
-                      struct mc_transfer_request *requests, struct mc_port_move **going,
-                      struct endpoint **pinned) {
+                      uint64_t deadline_ns, struct mc_transfer_request *requests,
+                      struct mc_port_move **going, struct endpoint **pinned) {
     size_t n = 0;
     struct endpoint *last = NULL; /* neighbours mostly name the same endpoint */
     for (size_t i = 0; i < count; i++) {
@@ -409,7 +410,7 @@ static size_t prepare(struct mc_real_port *real, struct mc_port_move *moves, siz
         if (last != NULL && mc_str_eq(last->name, m->endpoint)) {
             atomic_fetch_add_explicit(&last->pins, 1, memory_order_relaxed);
         } else {
-            m->status = pin(real, m->endpoint, &last);
+            m->status = pin(real, m->endpoint, deadline_ns, &last);
             if (m->status != MC_OK) {
                 last = NULL;
                 continue;
@@ -450,7 +451,7 @@ static void real_move(struct mc_port *port, struct mc_port_move *moves, size_t c
         going = mc_alloc(count * sizeof(struct mc_port_move *));
         pinned = mc_alloc(count * sizeof(struct endpoint *));
     }
-    size_t n = prepare(real, moves, count, requests, going, pinned);
+    size_t n = prepare(real, moves, count, deadline_ns, requests, going, pinned);
     if (n > 0) {
         run(real, requests, going, n, deadline_ns);
     }
@@ -501,16 +502,17 @@ static const void *map_own(struct mc_real_port *real, uint64_t addr, uint64_t le
 }
 
 static const void *real_map(struct mc_port *port, struct mc_str name, uint64_t remote_addr,
-                            uint64_t length) {
+                            uint64_t length, uint64_t deadline_ns) {
     struct mc_real_port *real = of(port);
     struct endpoint *e;
     const void *data = NULL;
-    if (real->engine == NULL || pin(real, name, &e) != MC_OK) {
+    if (real->engine == NULL || pin(real, name, deadline_ns, &e) != MC_OK) {
         return NULL;
     }
     if (e->segment == MC_LOCAL_SEGMENT) {
         data = map_own(real, remote_addr, length);
-    } else if (mc_segment_map(real->engine, e->segment, remote_addr, length, &data) != MC_OK) {
+    } else if (mc_segment_map_until(real->engine, e->segment, remote_addr, length, deadline_ns,
+                                    &data) != MC_OK) {
         data = NULL;
     }
     if (data == NULL) { /* else the view holds the pin */

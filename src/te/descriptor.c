@@ -165,11 +165,21 @@ static void install_desc(struct mc_segment_slot *slot, struct mc_peer_desc *desc
     mc_peer_desc_put(old);
 }
 
+static bool lock_until(pthread_mutex_t *lock, uint64_t deadline_ns) {
+    if (deadline_ns == MC_NO_DEADLINE) {
+        return pthread_mutex_lock(lock) == 0;
+    }
+    struct timespec until = {(time_t)(deadline_ns / MC_SEC), (long)(deadline_ns % MC_SEC)};
+    return pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, &until) == 0;
+}
+
 enum mc_status mc_slot_refresh(struct mc_segment_slot *slot, uint64_t deadline_ns) {
     struct mc_engine *engine = slot->base.engine;
     struct mc_peer_desc *desc = NULL;
     enum mc_status status = MC_OK;
-    pthread_mutex_lock(&slot->refresh_lock);
+    if (!lock_until(&slot->refresh_lock, deadline_ns)) { /* another thread waits for the peer */
+        return MC_ERR_TIMEOUT;
+    }
     if (slot->base.id == MC_LOCAL_SEGMENT) {
         uint64_t generation =
             atomic_load_explicit(&engine->memory_generation, memory_order_acquire);

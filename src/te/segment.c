@@ -212,8 +212,8 @@ static enum mc_status insert(struct mc_engine *engine, const char *name, struct 
     return MC_OK;
 }
 
-MC_PUBLIC enum mc_status mc_segment_open(struct mc_engine *engine, const char *name,
-                                         mc_segment_id *segment) {
+enum mc_status mc_segment_open_until(struct mc_engine *engine, const char *name,
+                                     uint64_t deadline_ns, mc_segment_id *segment) {
     struct mc_peer_desc *desc = NULL;
     if (!mc_name_ok(name, MC_SEGMENT_NAME_MAX)) {
         return MC_INVALID_PARAMS;
@@ -228,7 +228,7 @@ MC_PUBLIC enum mc_status mc_segment_open(struct mc_engine *engine, const char *n
     if (known) {
         return MC_OK;
     }
-    MC_TRY(mc_desc_fetch(engine, name, mc_fetch_deadline(engine), &desc));
+    MC_TRY(mc_desc_fetch(engine, name, mc_min_u64(deadline_ns, mc_fetch_deadline(engine)), &desc));
     if (desc->files == NULL &&
         mc_uuid_eq(desc->engine_id, engine->id)) { /* ourselves under another name */
         mc_peer_desc_put(desc);
@@ -236,6 +236,11 @@ MC_PUBLIC enum mc_status mc_segment_open(struct mc_engine *engine, const char *n
         return MC_OK;
     }
     return insert(engine, name, desc, segment);
+}
+
+MC_PUBLIC enum mc_status mc_segment_open(struct mc_engine *engine, const char *name,
+                                         mc_segment_id *segment) {
+    return mc_segment_open_until(engine, name, MC_NO_DEADLINE, segment);
 }
 
 MC_PUBLIC enum mc_status mc_segment_close(struct mc_engine *engine, mc_segment_id segment) {
@@ -327,14 +332,14 @@ static enum mc_status map_local(struct mc_engine *engine, uint64_t addr, size_t 
 }
 
 static enum mc_status map_peer(struct mc_segment_slot *slot, uint64_t addr, size_t length,
-                               const void **ptr) {
+                               uint64_t deadline_ns, const void **ptr) {
     struct mc_engine *engine = slot->base.engine;
     struct mc_route route;
     mc_route_open(&route, slot);
     bool covered = mc_route_covers(&route, addr, length);
     mc_route_close(&route);
     if (!covered) {
-        MC_TRY(mc_slot_refresh(slot, mc_fetch_deadline(engine)));
+        MC_TRY(mc_slot_refresh(slot, mc_min_u64(deadline_ns, mc_fetch_deadline(engine))));
         mc_route_open(&route, slot);
         covered = mc_route_covers(&route, addr, length);
         mc_route_close(&route);
@@ -353,8 +358,8 @@ static enum mc_status map_peer(struct mc_segment_slot *slot, uint64_t addr, size
     return MC_NOT_SUPPORTED;
 }
 
-MC_PUBLIC enum mc_status mc_segment_map(struct mc_engine *engine, mc_segment_id segment,
-                                        uint64_t addr, size_t length, const void **ptr) {
+enum mc_status mc_segment_map_until(struct mc_engine *engine, mc_segment_id segment, uint64_t addr,
+                                    size_t length, uint64_t deadline_ns, const void **ptr) {
     if (segment == MC_LOCAL_SEGMENT) {
         return map_local(engine, addr, length, ptr);
     }
@@ -362,9 +367,14 @@ MC_PUBLIC enum mc_status mc_segment_map(struct mc_engine *engine, mc_segment_id 
     if (slot == NULL) {
         return MC_SEGMENT_NOT_FOUND;
     }
-    enum mc_status status = map_peer(slot, addr, length, ptr);
+    enum mc_status status = map_peer(slot, addr, length, deadline_ns, ptr);
     mc_slot_release(slot);
     return status;
+}
+
+MC_PUBLIC enum mc_status mc_segment_map(struct mc_engine *engine, mc_segment_id segment,
+                                        uint64_t addr, size_t length, const void **ptr) {
+    return mc_segment_map_until(engine, segment, addr, length, MC_NO_DEADLINE, ptr);
 }
 
 struct mc_segment *mc_engine_segment(struct mc_engine *engine, mc_segment_id id) {

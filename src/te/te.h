@@ -251,5 +251,12 @@ unsigned mc_engine_reactor_count(const struct mc_engine *engine);
 struct mc_reactor *mc_engine_reactor(struct mc_engine *engine, unsigned index);
 /* The segment that a slice to (engine, id) uses; for tests. */
 struct mc_segment *mc_engine_segment(struct mc_engine *engine, mc_segment_id id);
+/* As mc_segment_open and mc_segment_map, for callers with a deadline of their own: a peer that is
+ * asked for its descriptor and does not answer costs no more than that, MC_ERR_TIMEOUT. */
+MC_MUST_USE enum mc_status mc_segment_open_until(struct mc_engine *engine, const char *name,
+                                                 uint64_t deadline_ns, mc_segment_id *segment);
+MC_MUST_USE enum mc_status mc_segment_map_until(struct mc_engine *engine, mc_segment_id segment,
+                                                uint64_t addr, size_t length, uint64_t deadline_ns,
+                                                const void **ptr);
 
 #endif

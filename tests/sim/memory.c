@@ -251,7 +251,7 @@ void sim_port_move(struct mc_port *port, struct mc_port_move *moves, size_t coun
 /* ---- reading in place ---- */
 
 const void *sim_port_map(struct mc_port *port, struct mc_str endpoint, uint64_t remote_addr,
-                         uint64_t length) {
+                         uint64_t length, uint64_t deadline_ns) {
     struct sim_process *process = mc_container_of(port, struct sim_process, port);
     struct sim *sim = process->sim;
     struct sim_node *node = find_node(sim, endpoint);

@@ -275,7 +275,7 @@ enum mc_status sim_port_call(struct mc_port *port, uint32_t function_id, struct 
 void sim_port_move(struct mc_port *port, struct mc_port_move *moves, size_t count,
                    uint64_t deadline_ns);
 const void *sim_port_map(struct mc_port *port, struct mc_str endpoint, uint64_t remote_addr,
-                         uint64_t length);
+                         uint64_t length, uint64_t deadline_ns);
 void sim_port_unmap(struct mc_port *port, struct mc_str endpoint, const void *ptr);
 struct sim_region *sim_region_make(struct sim *sim, uint64_t base, uint64_t size);
 void sim_region_unref(struct sim_region *region);

@@ -445,7 +445,7 @@ static void port_move(struct mc_port *port, struct mc_port_move *moves, size_t c
 }
 
 static const void *port_map(struct mc_port *port, struct mc_str endpoint, uint64_t remote_addr,
-                            uint64_t length) {
+                            uint64_t length, uint64_t deadline_ns) {
     if (of(port)->distance[node_of(endpoint)] == MC_DISTANCE_NETWORK) {
         return NULL;
     }
