@@ -1,7 +1,6 @@
 #include "support/live.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -174,76 +173,6 @@ int live_end(struct live *p, int signal_number) {
         p->pid = 0;
     }
     return status;
-}
-
-/* ---- /proc ---- */
-
-static uint64_t status_field(const struct live *p, const char *name) {
-    char path[64], line[256];
-    unsigned long long value = 0;
-    snprintf(path, sizeof(path), "/proc/%d/status", (int)p->pid);
-    FILE *f = fopen(path, "re");
-    assert_non_null(f);
-    while (fgets(line, sizeof(line), f) != NULL) {
-        if (strncmp(line, name, strlen(name)) == 0) {
-            assert_int_equal(sscanf(line + strlen(name), "%llu", &value), 1);
-        }
-    }
-    fclose(f);
-    return value;
-}
-
-uint64_t live_rss_bytes(const struct live *p) {
-    return status_field(p, "VmRSS:") * 1024;
-}
-uint64_t live_anonymous_bytes(const struct live *p) {
-    return status_field(p, "RssAnon:") * 1024;
-}
-unsigned live_threads(const struct live *p) {
-    char path[600], name[32];
-    unsigned count = 0;
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)p->pid);
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
-        snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", (int)p->pid, e->d_name);
-        FILE *f = e->d_name[0] != '.' ? fopen(path, "re") : NULL;
-        if (f != NULL) { /* else it has just ended */
-            count += fgets(name, sizeof(name), f) != NULL && strcmp(name, "mc-te-fill\n") != 0;
-            fclose(f);
-        }
-    }
-    closedir(d);
-    return count;
-}
-
-unsigned live_open_files(const struct live *p) {
-    char path[64];
-    unsigned count = 0;
-    snprintf(path, sizeof(path), "/proc/%d/fd", (int)p->pid);
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
-        count += e->d_name[0] != '.';
-    }
-    closedir(d);
-    return count;
-}
-
-uint64_t live_cpu_ms(const struct live *p) {
-    char path[64], line[1024];
-    unsigned long long user = 0, sys = 0;
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)p->pid);
-    FILE *f = fopen(path, "re");
-    assert_non_null(f);
-    assert_non_null(fgets(line, sizeof(line), f));
-    fclose(f);
-    const char *after_name = strrchr(line, ')');
-    assert_non_null(after_name);
-    assert_int_equal(sscanf(after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu",
-                            &user, &sys),
-                     2);
-    return (user + sys) * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
 }
 
 /* ---- talking ---- */

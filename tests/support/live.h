@@ -37,11 +37,22 @@ int live_end(struct live *p, int signal_number);
 bool live_running(struct live *p);
 bool live_log_says(const struct live *p, const char *text);
 
+/* ---- what /proc says (live_proc.c) ---- */
+
 uint64_t live_rss_bytes(const struct live *p);
 uint64_t live_anonymous_bytes(const struct live *p); /* without the memory that it shares */
-unsigned live_open_files(const struct live *p);
-/* Without those that end by themselves when memory has its pages. */
+/* Waits until all the memory that it lends has its pages: before that, RSS grows by itself. */
+void live_wait_filled(const struct live *p);
+/* Without those that end by themselves when memory has its pages, and those that run jobs, of which
+ * there are more when jobs overlapped. */
 unsigned live_threads(const struct live *p);
+void live_assert_threads(const struct live *p, unsigned expected);
+/* Descriptors. A pool of connections opens one more whenever two threads ask in the same moment:
+ * the connections of `pool_port`, at either end, are left out (0 = none). */
+unsigned live_open_files(const struct live *p, uint16_t pool_port);
+unsigned live_connections(const struct live *p, uint16_t port);
+/* Waits until no more than `most` are open; shows all of them and fails when that does not come. */
+void live_wait_files(const struct live *p, uint16_t pool_port, unsigned most);
 uint64_t live_cpu_ms(const struct live *p);
 
 /* A connected TCP socket, blocking. */

@@ -60,7 +60,7 @@ static void test_a_claimed_length_costs_nothing(void **state) {
     struct mc_rpc_client *bystander = live_client(&master);
     serves(bystander);
     uint64_t before = live_rss_bytes(&master);
-    unsigned files = live_open_files(&master);
+    unsigned files = live_open_files(&master, 0);
     for (size_t c = 0; c < MC_ARRAY_LEN(claims); c++) {
         int fds[EACH];
         for (int i = 0; i < EACH; i++) {
@@ -87,10 +87,8 @@ static void test_a_claimed_length_costs_nothing(void **state) {
             close(fds[i]);
         }
     }
-    for (int i = 0; i < 1000 && live_open_files(&master) > files; i++) {
-        usleep(5000);
-    }
-    assert_int_equal(live_open_files(&master), files);
+    live_wait_files(&master, 0, files);
+    assert_int_equal(live_open_files(&master, 0), files); /* the bystander is still there */
     mc_rpc_client_destroy(bystander);
     assert_int_equal(live_end(&master, SIGTERM), 0);
 }
@@ -172,7 +170,7 @@ static void test_thousands_of_connections_that_never_ask(void **state) {
     raise_open_files();
     struct mc_rpc_client *bystander = live_client(&master);
     serves(bystander);
-    unsigned files = live_open_files(&master);
+    unsigned files = live_open_files(&master, 0);
     uint64_t rss = live_rss_bytes(&master);
     struct mc_rpc_request_header h = header(MC_RPC_PutStart, 100000);
     char byte = 0;
@@ -197,10 +195,8 @@ static void test_thousands_of_connections_that_never_ask(void **state) {
     for (int i = 0; i < COUNT; i++) {
         close(fds[i]);
     }
-    for (int i = 0; i < 2000 && live_open_files(&master) > files + 1; i++) {
-        usleep(5000);
-    }
-    assert_int_equal(live_open_files(&master), files + 1);
+    live_wait_files(&master, 0, files + 1);
+    assert_int_equal(live_open_files(&master, 0), files + 1);
     mc_rpc_client_destroy(newcomer);
     mc_rpc_client_destroy(bystander);
     assert_int_equal(live_end(&master, SIGTERM), 0);

@@ -13,8 +13,9 @@
 #include "mooncake/store.h"
 #include "support/live.h"
 
-#define VALUE_BYTES 1000000
-#define DATA_HEADER 24
+#define VALUE_BYTES     1000000
+#define DATA_HEADER     24
+#define CALLING_THREADS 4 /* of a node: heartbeat, tasks, offload, the program */
 
 static void send_bytes(int fd, const void *bytes, size_t len) {
     for (size_t at = 0; at < len;) {
@@ -58,11 +59,9 @@ static void serves(struct world *w) {
 /* Everything as it was when the attack began. */
 static void is_as_before(struct world *w) {
     serves(w);
-    for (int i = 0; i < 2000 && live_open_files(&w->node) > w->files; i++) {
-        usleep(5000);
-    }
-    assert_in_range(live_open_files(&w->node), 0, w->files);
-    assert_int_equal(live_threads(&w->node), w->threads);
+    live_wait_files(&w->node, w->master.rpc, w->files);
+    assert_in_range(live_connections(&w->node, w->master.rpc), 1, CALLING_THREADS);
+    live_assert_threads(&w->node, w->threads);
 #ifndef MC_SANITIZE
     assert_in_range(live_anonymous_bytes(&w->node), 0, w->rss + (16u << 20));
 #endif
@@ -128,8 +127,8 @@ static void begin(struct world *w, unsigned open_files) {
     for (int i = 0; i < 8; i++) {
         serves(w);
     }
-    usleep(200000);
-    w->files = live_open_files(&w->node);
+    live_wait_filled(&w->node);
+    w->files = live_open_files(&w->node, w->master.rpc);
     w->threads = live_threads(&w->node);
     w->rss = live_anonymous_bytes(&w->node);
 }
@@ -369,7 +368,7 @@ static void test_metadata_server_garbage(void **state) {
     struct world w;
     struct mc_rng rng;
     begin(&w, 0);
-    unsigned files = live_open_files(&w.master);
+    unsigned files = live_open_files(&w.master, w.master.rpc);
     mc_rng_seed(&rng, 5);
     for (int round = 0; round < 10; round++) {
         for (size_t i = 0; i < MC_ARRAY_LEN(requests); i++) {
@@ -388,11 +387,7 @@ static void test_metadata_server_garbage(void **state) {
         free(long_line);
         close(fd);
     }
-    files += 1; /* the node may ask for tasks while it pings, on a connection more */
-    for (int i = 0; i < 4000 && live_open_files(&w.master) > files; i++) {
-        usleep(5000);
-    }
-    assert_in_range(live_open_files(&w.master), 0, files);
+    live_wait_files(&w.master, w.master.rpc, files);
     is_as_before(&w);
     end(&w);
 }

@@ -404,24 +404,18 @@ struct baseline {
 static void take_baseline(struct storm *s, struct baseline *b) {
     for (unsigned i = 0; i <= NODES; i++) {
         struct live *p = i == 0 ? &s->master : &s->nodes[i - 1];
-        b->files[i] = live_open_files(p);
+        b->files[i] = live_open_files(p, s->master.rpc);
         b->threads[i] = live_threads(p);
     }
 }
 /* No worker is connected; the programs are those of the start or fresh ones: each has what a fresh
- * one has, and at most one connection more between each node and the master, which a node opens
- * when it asks for tasks while it pings. */
-static bool as_at_the_start(void *arg) {
-    void **both = arg;
-    struct baseline now, *before = both[1];
-    take_baseline(both[0], &now);
+ * one has. */
+static void is_as_at_the_start(struct storm *s, const struct baseline *before) {
     for (unsigned i = 0; i <= NODES; i++) {
-        unsigned later = i == 0 ? NODES : 1;
-        if (now.files[i] > before->files[i] + later || now.threads[i] > before->threads[i]) {
-            return false;
-        }
+        struct live *p = i == 0 ? &s->master : &s->nodes[i - 1];
+        live_wait_files(p, s->master.rpc, before->files[i]);
+        live_assert_threads(p, before->threads[i]);
     }
-    return true;
 }
 
 static void test_chaos(void **state) {
@@ -436,7 +430,6 @@ static void test_chaos(void **state) {
     for (unsigned i = 0; i < NODES; i++) {
         live_node(&s.nodes[i], &s.master, "40MB", NULL, 0);
     }
-    usleep(200000);
     take_baseline(&s, &before);
     for (unsigned i = 0; i < WORKERS; i++) {
         start_worker(&s, i);
@@ -463,9 +456,7 @@ static void test_chaos(void **state) {
     mc_store_close(store);
     cluster_wait_until(space_is_free, &s, 20000,
                        "the space of everything, also of puts that nobody ended");
-    void *both[] = {&s, &before};
-    cluster_wait_until(as_at_the_start, both, 20000,
-                       "descriptors and threads to be as at the start");
+    is_as_at_the_start(&s, &before);
     for (unsigned i = 0; i < NODES; i++) {
         assert_int_equal(live_end(&s.nodes[i], SIGTERM), 0);
     }
