@@ -194,6 +194,33 @@ static void test_a_forgotten_node_mounts_again_shm(void **state) {
     forgotten_and_back(false);
 }
 
+/* A client that has never met the node must ask it where its memory is. */
+static void test_a_stranger_does_not_wait_for_a_stopped_node(void **state) {
+    struct live master, node;
+    live_master(&master, NULL, 0);
+    live_node(&node, &master, "64MB", NULL, 0);
+    struct mc_store *store = open_store(&master, true);
+    uint8_t *value = calloc(1, VALUE_BYTES);
+    assert_ok(mc_store_put(store, "there", value, VALUE_BYTES, NULL));
+    stop(&node);
+    for (int view = 0; view < 2; view++) {
+        struct mc_store *stranger = open_store(&master, !view);
+        struct mc_store_view seen;
+        size_t length;
+        uint64_t begin = now_ms();
+        assert_int_not_equal(view ? mc_store_view(stranger, "there", &seen)
+                                  : mc_store_get(stranger, "there", value, VALUE_BYTES, &length),
+                             MC_OK);
+        in_time(begin, view ? "a view of a stopped node" : "a get from a stopped node");
+        mc_store_close(stranger);
+    }
+    kill(node.pid, SIGCONT);
+    free(value);
+    mc_store_close(store);
+    assert_int_equal(live_end(&node, SIGTERM), 0);
+    assert_int_equal(live_end(&master, SIGTERM), 0);
+}
+
 struct getter {
     struct mc_store *store;
     enum mc_status status;
@@ -304,6 +331,7 @@ int main(void) {
         cmocka_unit_test(test_a_stopped_master_is_a_timeout),
         cmocka_unit_test(test_a_forgotten_node_mounts_again_tcp),
         cmocka_unit_test(test_a_forgotten_node_mounts_again_shm),
+        cmocka_unit_test(test_a_stranger_does_not_wait_for_a_stopped_node),
         cmocka_unit_test(test_the_only_replica_dies_tcp),
         cmocka_unit_test(test_the_only_replica_dies_shm),
         cmocka_unit_test(test_sixty_four_nodes_at_once),
