@@ -7,6 +7,8 @@
  */
 #include "tier/bucket_meta.h"
 
+#include "tier/proto.h"
+
 #define TRAILER_MAGIC "MCTIERC1"
 
 #define FIELD_DATA_SIZE  1u
@@ -15,110 +17,29 @@
 #define OBJECT_OFFSET    1u
 #define OBJECT_KEY_SIZE  2u
 #define OBJECT_DATA_SIZE 3u
-#define WIRE_VARINT      0u
-#define WIRE_FIXED64     1u
-#define WIRE_BYTES       2u
-#define WIRE_FIXED32     5u
-
-/* ---- protobuf ---- */
-
-struct field {
-    uint32_t number;
-    uint32_t wire;
-    uint64_t value; /* of a varint */
-    struct mc_str bytes;
-};
-
-static bool read_varint(struct mc_str *in, uint64_t *value) {
-    *value = 0;
-    for (unsigned shift = 0; shift < 64 && in->len > 0; shift += 7) {
-        uint8_t byte = (uint8_t)*in->ptr++;
-        in->len--;
-        *value |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) {
-            return shift < 63 || byte <= 1;
-        }
-    }
-    return false;
-}
-
-static bool read_field(struct mc_str *in, struct field *f) {
-    uint64_t tag;
-    size_t fixed = 0;
-    if (!read_varint(in, &tag) || tag >> 3 == 0 || tag >> 3 > UINT32_MAX >> 3) {
-        return false;
-    }
-    *f = (struct field){.number = (uint32_t)(tag >> 3), .wire = (uint32_t)(tag & 7)};
-    switch (f->wire) {
-    case WIRE_VARINT:
-        return read_varint(in, &f->value);
-    case WIRE_BYTES:
-        if (!read_varint(in, &f->value) || f->value > in->len) {
-            return false;
-        }
-        fixed = (size_t)f->value;
-        break;
-    case WIRE_FIXED64:
-        fixed = 8;
-        break;
-    case WIRE_FIXED32:
-        fixed = 4;
-        break;
-    default:
-        return false;
-    }
-    if (fixed > in->len) {
-        return false;
-    }
-    f->bytes = (struct mc_str){in->ptr, fixed};
-    in->ptr += fixed;
-    in->len -= fixed;
-    return true;
-}
-
-static void put_varint(struct mc_buf *out, uint64_t value) {
-    while (value >= 0x80) {
-        mc_buf_putc(out, (char)(value | 0x80));
-        value >>= 7;
-    }
-    mc_buf_putc(out, (char)value);
-}
-
-static void put_number(struct mc_buf *out, uint32_t field, uint64_t value) {
-    if (value != 0) { /* 0 is what an absent field means */
-        put_varint(out, field << 3 | WIRE_VARINT);
-        put_varint(out, value);
-    }
-}
-
-static void put_bytes(struct mc_buf *out, uint32_t field, struct mc_str bytes) {
-    put_varint(out, field << 3 | WIRE_BYTES);
-    put_varint(out, bytes.len);
-    mc_buf_append(out, bytes.ptr, bytes.len);
-}
 
 /* ---- the message ---- */
 
 void mc_bucket_meta_encode(const struct mc_bucket_meta *meta, struct mc_buf *out) {
     struct mc_buf object = {0};
-    put_number(out, FIELD_DATA_SIZE, meta->data_size);
+    mc_proto_put_number(out, FIELD_DATA_SIZE, meta->data_size);
     for (size_t i = 0; i < meta->count; i++) {
-        put_bytes(out, FIELD_KEY, meta->objects[i].key);
+        mc_proto_put_bytes(out, FIELD_KEY, meta->objects[i].key);
     }
     for (size_t i = 0; i < meta->count; i++) {
         mc_buf_clear(&object);
-        put_number(&object, OBJECT_OFFSET, meta->objects[i].offset);
-        put_number(&object, OBJECT_KEY_SIZE, meta->objects[i].key.len);
-        put_number(&object, OBJECT_DATA_SIZE, meta->objects[i].size);
-        put_bytes(out, FIELD_OBJECT, (struct mc_str){object.data, object.len});
+        mc_proto_put_number(&object, OBJECT_OFFSET, meta->objects[i].offset);
+        mc_proto_put_number(&object, OBJECT_KEY_SIZE, meta->objects[i].key.len);
+        mc_proto_put_number(&object, OBJECT_DATA_SIZE, meta->objects[i].size);
+        mc_proto_put_bytes(out, FIELD_OBJECT, (struct mc_str){object.data, object.len});
     }
     mc_buf_free(&object);
 }
 
 static bool read_object(struct mc_str in, struct mc_bucket_object *o, uint64_t *key_size) {
-    struct field f;
+    struct mc_proto_field f;
     while (in.len > 0) {
-        if (!read_field(&in, &f)) {
+        if (!mc_proto_next(&in, &f)) {
             return false;
         }
         uint64_t *place = f.number == OBJECT_OFFSET      ? &o->offset
@@ -128,7 +49,7 @@ static bool read_object(struct mc_str in, struct mc_bucket_object *o, uint64_t *
         if (place == NULL) {
             continue;
         }
-        if (f.wire != WIRE_VARINT || f.value > INT64_MAX) {
+        if (f.wire != MC_PROTO_VARINT || f.value > INT64_MAX) {
             return false;
         }
         *place = f.value;
@@ -137,32 +58,32 @@ static bool read_object(struct mc_str in, struct mc_bucket_object *o, uint64_t *
 }
 
 static bool count_objects(struct mc_str in, size_t *keys, size_t *objects) {
-    struct field f;
+    struct mc_proto_field f;
     *keys = *objects = 0;
     while (in.len > 0) {
-        if (!read_field(&in, &f)) {
+        if (!mc_proto_next(&in, &f)) {
             return false;
         }
-        *keys += f.number == FIELD_KEY && f.wire == WIRE_BYTES;
-        *objects += f.number == FIELD_OBJECT && f.wire == WIRE_BYTES;
+        *keys += f.number == FIELD_KEY && f.wire == MC_PROTO_BYTES;
+        *objects += f.number == FIELD_OBJECT && f.wire == MC_PROTO_BYTES;
     }
     return true;
 }
 
 static bool fill(struct mc_str in, struct mc_bucket_meta *out, uint64_t *key_sizes) {
-    struct field f;
+    struct mc_proto_field f;
     size_t keys = 0, objects = 0;
     while (in.len > 0) {
-        if (!read_field(&in, &f)) {
+        if (!mc_proto_next(&in, &f)) {
             return false;
         }
         bool good = true;
         if (f.number == FIELD_DATA_SIZE) {
-            good = f.wire == WIRE_VARINT && f.value <= INT64_MAX;
+            good = f.wire == MC_PROTO_VARINT && f.value <= INT64_MAX;
             out->data_size = f.value;
-        } else if (f.number == FIELD_KEY && f.wire == WIRE_BYTES) {
+        } else if (f.number == FIELD_KEY && f.wire == MC_PROTO_BYTES) {
             out->objects[keys++].key = f.bytes;
-        } else if (f.number == FIELD_OBJECT && f.wire == WIRE_BYTES) {
+        } else if (f.number == FIELD_OBJECT && f.wire == MC_PROTO_BYTES) {
             good = read_object(f.bytes, &out->objects[objects], &key_sizes[objects]);
             objects++;
         }
@@ -198,39 +119,26 @@ enum mc_status mc_bucket_meta_decode(struct mc_str text, struct mc_arena *arena,
 
 /* ---- the trailer ---- */
 
-static void put_le(struct mc_buf *out, uint64_t value, unsigned bytes) {
-    for (unsigned i = 0; i < bytes; i++) {
-        mc_buf_putc(out, (char)(value >> 8 * i));
-    }
-}
-
-static uint64_t get_le(const char *at, unsigned bytes) {
-    uint64_t value = 0;
-    for (unsigned i = 0; i < bytes; i++) {
-        value |= (uint64_t)(uint8_t)at[i] << 8 * i;
-    }
-    return value;
-}
-
 void mc_bucket_trailer_encode(struct mc_tier_entry *const *entries, size_t count,
                               struct mc_buf *out) {
     size_t begin = out->len;
     mc_buf_puts(out, TRAILER_MAGIC);
-    put_le(out, count, 4);
+    mc_put_le(out, count, 4);
     for (size_t i = 0; i < count; i++) {
-        put_le(out, entries[i]->offset, 8);
-        put_le(out, entries[i]->crc, 4);
+        mc_put_le(out, entries[i]->offset, 8);
+        mc_put_le(out, entries[i]->crc, 4);
     }
-    put_le(out, mc_tier_crc(out->data + begin, out->len - begin), 4);
+    mc_put_le(out, mc_tier_crc(out->data + begin, out->len - begin), 4);
 }
 
 size_t mc_bucket_trailer_rows(struct mc_str text) {
     if (text.len < MC_BUCKET_TRAILER_HEAD || memcmp(text.ptr, TRAILER_MAGIC, 8) != 0) {
         return 0;
     }
-    uint64_t rows = get_le(text.ptr + 8, 4);
+    uint64_t rows = mc_get_le(text.ptr + 8, 4);
     uint64_t bytes = mc_bucket_trailer_bytes(rows);
-    if (bytes > text.len || mc_tier_crc(text.ptr, bytes - 4) != get_le(text.ptr + bytes - 4, 4)) {
+    if (bytes > text.len ||
+        mc_tier_crc(text.ptr, bytes - 4) != mc_get_le(text.ptr + bytes - 4, 4)) {
         return 0;
     }
     return rows;
@@ -241,9 +149,9 @@ bool mc_bucket_trailer_find(struct mc_str text, size_t rows, uint64_t offset, ui
     while (low < high) {
         size_t middle = (low + high) / 2;
         const char *row = text.ptr + MC_BUCKET_TRAILER_HEAD + middle * MC_BUCKET_TRAILER_ROW;
-        uint64_t at = get_le(row, 8);
+        uint64_t at = mc_get_le(row, 8);
         if (at == offset) {
-            *crc = (uint32_t)get_le(row + 8, 4);
+            *crc = (uint32_t)mc_get_le(row + 8, 4);
             return true;
         }
         low = at < offset ? middle + 1 : low;

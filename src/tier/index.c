@@ -7,8 +7,11 @@
 #define CRC_STEP      (1u << 30) /* the library counts in int */
 
 uint32_t mc_tier_crc(const void *bytes, uint64_t len) {
+    return mc_tier_crc_more(0, bytes, len);
+}
+
+uint32_t mc_tier_crc_more(uint32_t crc, const void *bytes, uint64_t len) {
     unsigned char *at = (unsigned char *)(uintptr_t)bytes; /* it is only read */
-    uint32_t crc = 0;
     for (uint64_t step; len > 0; at += step, len -= step) {
         step = mc_min_u64(len, CRC_STEP);
         crc = crc32_iscsi(at, (int)step, crc);

@@ -17,6 +17,7 @@ struct mc_tier_entry {
     uint64_t seq;    /* tells this entry from an earlier one of the same key */
     uint32_t crc;    /* CRC-32C of the value */
     uint32_t key_len;
+    uint32_t users; /* readers of a place that is not given away before they are done */
     bool has_crc;
     bool live; /* in the index; else a newer one has its place, or it was removed */
     char key[];
@@ -28,7 +29,9 @@ struct mc_tier_index {
     size_t count;
 };
 
-uint32_t mc_tier_crc(const void *bytes, uint64_t len); /* CRC-32C, as ISA-L has it with start 0 */
+/* CRC-32C without the inversions of the standard: of the whole from 0, and of pieces. */
+uint32_t mc_tier_crc(const void *bytes, uint64_t len);
+uint32_t mc_tier_crc_more(uint32_t crc, const void *bytes, uint64_t len);
 struct mc_tier_entry *mc_tier_entry_make(struct mc_str key);
 static inline struct mc_str mc_tier_entry_key(const struct mc_tier_entry *e) {
     return (struct mc_str){e->key, e->key_len};

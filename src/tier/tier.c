@@ -18,7 +18,8 @@
 #define LOCK_NAME            ".mooncake.owner"
 #define DEFAULT_SUBDIRECTORY "file_per_key_dir"
 
-static const struct mc_tier_backend_ops *const BACKENDS[] = {&mc_tier_bucket, &mc_tier_perkey};
+static const struct mc_tier_backend_ops *const BACKENDS[] = {&mc_tier_bucket, &mc_tier_perkey,
+                                                             &mc_tier_offset};
 
 struct mc_tier {
     struct mc_tier_config config; /* strings are our own */

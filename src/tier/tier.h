@@ -32,7 +32,8 @@ enum mc_tier_eviction {
 
 struct mc_tier_config {
     const char *path; /* a directory that exists */
-    /* "bucket_storage_backend" (NULL = that), "file_per_key_storage_backend". */
+    /* "bucket_storage_backend" (NULL = that), "file_per_key_storage_backend",
+     * "offset_allocator_storage_backend". */
     const char *backend;
     const char *subdirectory; /* of the file per key; NULL = "file_per_key_dir" */
     const char *owner;        /* written into the lock file, for whoever finds it locked */

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Objects on SSD, whoever is the master, the node and the reader; and a directory that one side wrote is the other's after it."""
+import contextlib
 import os
 import shutil
+import struct
 import tempfile
 import time
 
@@ -14,7 +16,7 @@ MEMORY = 16 << 20
 MASTER = ("--enable_offload=true", "--default_kv_lease_ttl=200", "--eviction_high_watermark_ratio=0.6", "--client_ttl=3")
 
 
-BUCKET, PER_KEY = "bucket_storage_backend", "file_per_key_storage_backend"
+BUCKET, PER_KEY, OFFSET = "bucket_storage_backend", "file_per_key_storage_backend", "offset_allocator_storage_backend"
 
 
 def environment(directory, backend):
@@ -22,7 +24,7 @@ def environment(directory, backend):
     return {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": directory, "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "1",
             "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR": backend,
             "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(64 << 20), "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT": "1",
-            "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": str(1 << 30)}
+            "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": str(256 << 20), "MOONCAKE_OFFSET_PERSIST_MODE": "strict"}
 
 
 def node_on(peers, who, master, directory, backend=BUCKET):
@@ -33,6 +35,12 @@ def written(directory, backend):
     """How many objects are whole on disk."""
     if backend == BUCKET:
         return sum(name.endswith(".meta") for name in os.listdir(directory))
+    if backend == OFFSET:
+        with contextlib.suppress(FileNotFoundError):
+            meta = open(os.path.join(directory, "kv_cache.meta"), "rb").read(64)
+            state = next(i for i in range(3, 13) if meta[i] < 0x80) + 1  # behind the field's length
+            return struct.unpack_from("<Q", meta, state + 32)[0]
+        return 0
     return sum(os.stat(os.path.join(at, name)).st_size > SIZE for at, _, names in
                os.walk(os.path.join(directory, "file_per_key_dir")) for name in names)
 
@@ -126,7 +134,25 @@ def our_files_per_key_are_upstreams_afterwards(peers):
     handed_over(peers, "ours", NEWEST, PER_KEY)
 
 
+def our_node_keeps_one_file(peers):
+    served(peers, NEWEST, "ours", OFFSET)
+
+
+def our_master_takes_objects_of_upstreams_one_file(peers):
+    served(peers, "ours", NEWEST, OFFSET)
+
+
+def upstreams_one_file_is_ours_afterwards(peers):
+    handed_over(peers, NEWEST, "ours", OFFSET)
+
+
+def our_one_file_is_upstreams_afterwards(peers):
+    handed_over(peers, "ours", NEWEST, OFFSET)
+
+
 main(our_node_with_upstreams_master, upstreams_node_with_our_master, all_ours_and_an_upstream_reader,
      upstreams_directory_is_ours_afterwards, our_directory_is_upstreams_afterwards,
      our_node_keeps_a_file_per_key, our_master_takes_files_per_key_of_upstreams,
-     upstreams_files_per_key_are_ours_afterwards, our_files_per_key_are_upstreams_afterwards)
+     upstreams_files_per_key_are_ours_afterwards, our_files_per_key_are_upstreams_afterwards,
+     our_node_keeps_one_file, our_master_takes_objects_of_upstreams_one_file,
+     upstreams_one_file_is_ours_afterwards, our_one_file_is_upstreams_afterwards)

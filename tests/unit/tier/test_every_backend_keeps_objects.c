@@ -43,6 +43,7 @@ static void note_lost(void *ctx, struct mc_str key) {
 }
 
 static struct mc_tier *open_with(enum mc_tier_eviction eviction, uint64_t capacity, bool buffered) {
+    capacity = capacity != 0 ? capacity : 256 << 20;
     struct mc_tier_config config = {.path = dir,
                                     .backend = backend,
                                     .owner = "test",
@@ -332,8 +333,8 @@ static void test_readers_and_eviction_get_along(void **state) {
 }
 
 int main(void) {
-    static const char *const backends[] = {"bucket_storage_backend",
-                                           "file_per_key_storage_backend"};
+    static const char *const backends[] = {"bucket_storage_backend", "file_per_key_storage_backend",
+                                           "offset_allocator_storage_backend"};
 #define TEST(test)                                                                                 \
     { #test, test, setup, teardown, (void *)(uintptr_t)backends[i] }
     int failed = 0;
