@@ -16,13 +16,13 @@
 #define ASK_TIMEOUT_MS   2000
 #define ADMIN_MAX_ANSWER (1ull << 30) /* all keys of a large cluster */
 #define DEFAULT_PORT     9003
+#define HTTPS            "https://"
 
 /* ---- finding ---- */
 
 /* MC_NOT_SUPPORTED: it does not know the question, as upstream's. */
 static enum mc_status ask_master(const char *master, uint64_t *port) {
-    const struct mc_tls_config config = {getenv("MC_TLS_CERT"), getenv("MC_TLS_KEY"),
-                                         getenv("MC_TLS_CA")};
+    const struct mc_tls_config config = mc_tls_config_environment();
     struct mc_tls *tls = NULL;
     struct mc_rpc_client *client;
     struct mc_buf reply = {0};
@@ -51,14 +51,19 @@ static enum mc_status ask_master(const char *master, uint64_t *port) {
 
 enum mc_status mc_admin_find(const struct mc_admin_options *options, struct mc_admin *out) {
     struct mc_hostport parsed;
-    uint64_t port = 0;
+    uint64_t port = 0; /* in the end below 65536 */
+    out->tls = false;
     if (options->admin[0] != '\0') {
-        MC_TRY(mc_hostport_parse(options->admin, &parsed));
+        size_t scheme = strlen(HTTPS);
+        out->tls = strncmp(options->admin, HTTPS, scheme) == 0;
+        MC_TRY(mc_hostport_parse(options->admin + (out->tls ? scheme : 0), &parsed));
         port = parsed.port != 0 ? parsed.port : DEFAULT_PORT;
         snprintf(out->origin, sizeof(out->origin), "given by --admin");
     } else {
         MC_TRY(mc_hostport_parse(options->master, &parsed));
         enum mc_status status = ask_master(options->master, &port);
+        out->tls = status == MC_OK && (port & MC_MASTER_ADMIN_TLS) != 0;
+        port &= ~(uint64_t)MC_MASTER_ADMIN_TLS;
         if (status == MC_OK && (port == 0 || port > UINT16_MAX)) {
             return MC_ERR_NOT_FOUND;
         }
@@ -95,15 +100,17 @@ int mc_admin_find_or_say(const char *program, const struct mc_admin_options *opt
 
 static enum mc_status ask(const struct mc_admin *admin, const char *method, const char *path,
                           struct mc_str json, int *http_status, struct mc_buf *body) {
+    const struct mc_tls_config tls = mc_tls_config_environment();
     struct mc_buf url = {0};
-    mc_buf_printf(&url, "http://%s%s", admin->address, path);
+    mc_buf_printf(&url, "%s://%s%s", admin->tls ? "https" : "http", admin->address, path);
     struct mc_http_call call = {.method = method,
                                 .url = mc_buf_cstr(&url),
                                 .content_type = json.len > 0 ? "application/json" : NULL,
                                 .send = json,
                                 .timeout_ms = ADMIN_TIMEOUT_MS,
                                 .connect_timeout_ms = ADMIN_TIMEOUT_MS / 4,
-                                .max_body_bytes = ADMIN_MAX_ANSWER};
+                                .max_body_bytes = ADMIN_MAX_ANSWER,
+                                .tls = &tls};
     enum mc_status status = mc_http_call(&call, http_status, body);
     mc_buf_free(&url);
     mc_buf_cstr(body);

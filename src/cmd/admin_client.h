@@ -10,6 +10,7 @@
 
 struct mc_admin {
     char address[280];
+    bool tls;
     char origin[400]; /* where the address is from, for messages */
 };
 
@@ -26,8 +27,8 @@ struct mc_admin_options {
      .doc = "host:port of the master"},                                                            \
     {                                                                                              \
         .name = "admin", .type = MC_OPT_STRING, .offset = offsetof(owner, reach.admin),            \
-        .doc = "host:port of its admin endpoint; empty = the master is asked, and where it does "  \
-               "not know, port 9003 of its host"                                                   \
+        .doc = "host:port of its admin endpoint, https:// before it where that speaks TLS; empty " \
+               "= the master is asked, and where it does not know, port 9003 of its host"          \
     }
 
 /* The address in options->admin, else what the master says, else, of a master that does not know
@@ -39,8 +40,8 @@ MC_MUST_USE enum mc_status mc_admin_find(const struct mc_admin_options *options,
 int mc_admin_find_or_say(const char *program, const struct mc_admin_options *options,
                          struct mc_admin *out);
 
-/* GET http://<address><path>; the body is in `body`, NUL-terminated. A transport error is a status;
- * *http_status is the server's. */
+/* GET http(s)://<address><path>; the body is in `body`, NUL-terminated. A transport error is a
+ * status; *http_status is the server's. */
 MC_MUST_USE enum mc_status mc_admin_get(const struct mc_admin *admin, const char *path,
                                         int *http_status, struct mc_buf *body);
 

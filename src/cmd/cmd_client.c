@@ -12,6 +12,7 @@ struct client_config {
         *tenant_id, *log_dir;
     uint64_t port, global_segment_size, local_buffer_size, threads, http_port;
     int64_t v, minloglevel;
+    const char *http_tls_cert, *http_tls_key, *http_tls_ca;
     bool enable_offload, start_offload_rpc_server, enable_http_server, logtostderr;
 };
 
@@ -49,6 +50,7 @@ static const struct mc_option table[] = {
         .doc = "serve offloaded objects to others, when enable_offload is set"),
     OPT(BOOL, enable_http_server, .doc = "serve /health and /metrics over HTTP"),
     OPT(U64, http_port, .default_value = "9300", .max = 65535, .doc = "port of the HTTP server"),
+    MC_NODE_HTTP_TLS_OPTIONS(OPT),
     OPT(BOOL, logtostderr, .default_value = "true",
         .doc = "log to standard error; off: to a file in log_dir, when that is given"),
     OPT(STRING, log_dir, .doc = "directory of the log file"),
@@ -75,9 +77,11 @@ static int run_client(const char *program, const struct client_config *config) {
                            "start_offload_rpc_server: objects on SSD are always served to others");
     }
     bool any_host = strcmp(config->host, "0.0.0.0") == 0 || strcmp(config->host, "::") == 0;
-    struct mc_node_run run = {.http = config->enable_http_server,
-                              .http_host = config->host,
-                              .http_port = (uint16_t)config->http_port};
+    struct mc_node_run run = {
+        .http = config->enable_http_server,
+        .http_host = config->host,
+        .http_port = (uint16_t)config->http_port,
+        .http_tls = {config->http_tls_cert, config->http_tls_key, config->http_tls_ca}};
     mc_store_options_init(&run.node.store);
     run.node.store.master = config->master_server_address;
     run.node.store.metadata = config->metadata_server;

@@ -10,6 +10,7 @@ struct node_config {
     struct mc_cluster_options cluster;
     uint64_t segment_bytes, http_port, rpc_threads;
     int64_t port;
+    const char *http_tls_cert, *http_tls_key, *http_tls_ca;
     bool quiet, http, shm;
     const char *listen, *ssd_offload_path;
 };
@@ -33,6 +34,7 @@ static const struct mc_option table[] = {
         .doc = "threads of that server"),
     OPT(BOOL, http, .doc = "serve /health and /metrics over HTTP"),
     OPT(U64, http_port, .default_value = "9300", .max = 65535, .doc = "port of the HTTP server"),
+    MC_NODE_HTTP_TLS_OPTIONS(OPT),
     OPT(BOOL, shm, .default_value = "true", .doc = "let processes of this machine map the memory"),
     OPT(STRING, ssd_offload_path,
         .doc = "directory on an SSD, which exists: objects of this node are written there when the "
@@ -59,10 +61,12 @@ int mc_cmd_node(int argc, char **argv) {
     if (config.quiet && getenv("MC_LOG_LEVEL") == NULL && mc_log_set_level("WARNING") != MC_OK) {
         mc_cmd_fail("mooncake node", 0, "the log level cannot be set");
     }
-    struct mc_node_run run = {.http = config.http,
-                              .http_host = config.listen,
-                              .http_port = (uint16_t)config.http_port,
-                              .quiet = config.quiet};
+    struct mc_node_run run = {
+        .http = config.http,
+        .http_host = config.listen,
+        .http_port = (uint16_t)config.http_port,
+        .http_tls = {config.http_tls_cert, config.http_tls_key, config.http_tls_ca},
+        .quiet = config.quiet};
     mc_store_options_init(&run.node.store);
     mc_cluster_options_apply(&config.cluster, &run.node.store);
     run.node.store.segment_bytes = config.segment_bytes;

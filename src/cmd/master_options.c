@@ -48,6 +48,12 @@ static const struct mc_option table[] = {
     OPT(BOOL, rpc_enable_tcp_no_delay, .default_value = "true",
         .doc = "send small answers at once"),
     /* ---- HTTP ---- */
+    OPT(STRING, http_tls_cert,
+        .doc = "PEM file with the certificate of the admin endpoints and the metadata server; with "
+               "it, they are HTTPS only"),
+    OPT(STRING, http_tls_key, .doc = "PEM file with its key"),
+    OPT(STRING, http_tls_ca,
+        .doc = "PEM file with a CA: HTTP clients must show a certificate that it signed"),
     OPT(BOOL, enable_metric_reporting, .default_value = "true",
         .doc = "log a line of metrics every 10 seconds in which something happened"),
     OPT(I64, metrics_port, .default_value = "9003", .max = 65535,
@@ -408,6 +414,7 @@ enum mc_status mc_master_options_apply(const struct mc_master_options *o,
     config->rpc_no_delay = o->rpc_enable_tcp_no_delay;
     config->rpc_buffer_limit_bytes = o->rpc_memory_limit;
     config->rpc_tls = (struct mc_tls_config){o->rpc_tls_cert, o->rpc_tls_key, o->rpc_tls_ca};
+    config->http_tls = (struct mc_tls_config){o->http_tls_cert, o->http_tls_key, o->http_tls_ca};
     config->admin = true;
     config->admin_host = o->metrics_host;
     config->admin_port = (uint16_t)o->metrics_port;

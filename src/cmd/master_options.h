@@ -32,6 +32,7 @@ struct mc_master_options {
     int64_t global_file_segment_size;
     bool enable_disk_eviction;
     const char *rpc_tls_cert, *rpc_tls_key, *rpc_tls_ca;
+    const char *http_tls_cert, *http_tls_key, *http_tls_ca;
     uint64_t quota_bytes, metadata_memory_limit, rpc_memory_limit;
     /* tasks */
     uint64_t max_total_finished_tasks, max_total_pending_tasks, max_total_processing_tasks;

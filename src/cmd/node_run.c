@@ -80,8 +80,14 @@ int mc_node_run(const char *program, const struct mc_node_run *run) {
                            run->node.store.master, mc_status_text(status), mc_status_name(status));
     }
     if (run->http) {
-        status = mc_http_server_start(run->http_host, run->http_port, routes, MC_ARRAY_LEN(routes),
-                                      NODE_HTTP_MAX_BODY, node, &http, &http_port);
+        const struct mc_http_server_config config = {.host = run->http_host,
+                                                     .port = run->http_port,
+                                                     .routes = routes,
+                                                     .route_count = MC_ARRAY_LEN(routes),
+                                                     .max_body_bytes = NODE_HTTP_MAX_BODY,
+                                                     .tls = &run->http_tls,
+                                                     .ctx = node};
+        status = mc_http_server_start(&config, &http, &http_port);
     }
     if (status == MC_OK) {
         say_and_wait(run, node, http_port);

@@ -31,14 +31,23 @@ struct mc_http_route {
                    struct mc_http_response *response);
 };
 
+struct mc_tls_config; /* io/tls.h */
+
+struct mc_http_server_config {
+    const char *host;                   /* "" = all, v4 and v6 */
+    uint16_t port;                      /* 0 = any free */
+    const struct mc_http_route *routes; /* must outlive the server */
+    size_t route_count;
+    size_t max_body_bytes;
+    /* Of a server, as for mc_tls_create; NULL, or nothing in it = plain. */
+    const struct mc_tls_config *tls;
+    void *ctx;
+};
 struct mc_http_server;
-/* Serves `routes` (must outlive the server) on host:port, v4 and v6; unknown path 404, known path
- * with another method 405. MC_ERR_ADDRESS_IN_USE names the port in the log. */
-MC_MUST_USE enum mc_status mc_http_server_start(const char *host, uint16_t port,
-                                                const struct mc_http_route *routes,
-                                                size_t route_count, size_t max_body_bytes,
-                                                void *ctx, struct mc_http_server **out,
-                                                uint16_t *bound_port);
+/* Unknown path: 404; known path with another method: 405. MC_ERR_ADDRESS_IN_USE names the port in
+ * the log; with TLS also what mc_tls_create says. */
+MC_MUST_USE enum mc_status mc_http_server_start(const struct mc_http_server_config *config,
+                                                struct mc_http_server **out, uint16_t *bound_port);
 void mc_http_server_stop(struct mc_http_server *server);
 
 /* One request, blocking, at most timeout_ms in all (connect_timeout_ms of it for the connection).
@@ -53,6 +62,8 @@ struct mc_http_call {
     uint32_t timeout_ms;         /* 0 = 30 s */
     uint32_t connect_timeout_ms; /* 0 = as timeout_ms */
     size_t max_body_bytes;
+    /* Of a client, for https: whom to trust (NULL = the system's CAs), and what to show. */
+    const struct mc_tls_config *tls;
 };
 MC_MUST_USE enum mc_status mc_http_call(const struct mc_http_call *call, int *http_status,
                                         struct mc_buf *body);

@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "io/tls.h"
 
 #define POOL_SIZE          8
 #define DEFAULT_TIMEOUT_MS 30000
@@ -150,6 +151,21 @@ static struct curl_slist *make_headers(const struct mc_http_call *call) {
     return headers;
 }
 
+static void set_file(CURL *handle, CURLoption option, const char *path) {
+    if (path != NULL && path[0] != '\0') {
+        SET(option, path);
+    }
+}
+
+static void set_tls(CURL *handle, const struct mc_tls_config *tls) {
+    SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    if (tls != NULL) {
+        set_file(handle, CURLOPT_CAINFO, tls->ca);
+        set_file(handle, CURLOPT_SSLCERT, tls->cert);
+        set_file(handle, CURLOPT_SSLKEY, tls->key);
+    }
+}
+
 static void set_options(CURL *handle, const struct mc_http_call *call, struct curl_slist *headers,
                         struct received *received) {
     uint32_t timeout_ms = call->timeout_ms > 0 ? call->timeout_ms : DEFAULT_TIMEOUT_MS;
@@ -165,6 +181,7 @@ static void set_options(CURL *handle, const struct mc_http_call *call, struct cu
     SET(CURLOPT_WRITEFUNCTION, on_body);
     SET(CURLOPT_WRITEDATA, received);
     SET(CURLOPT_URL, call->url);
+    set_tls(handle, call->tls);
     set_method(handle, call);
 }
 
@@ -188,7 +205,12 @@ static enum mc_status status_of(CURLcode code) {
     case CURLE_WEIRD_SERVER_REPLY:
     case CURLE_BAD_CONTENT_ENCODING:
     case CURLE_HTTP2:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_PEER_FAILED_VERIFICATION:
         return MC_ERR_PROTOCOL;
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_CACERT_BADFILE:
+        return MC_INVALID_PARAMS;
     default:
         return MC_ERR_IO;
     }

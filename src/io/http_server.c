@@ -18,11 +18,13 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "io/http_tls.h"
 #include "io/io.h"
 
 #define BACKLOG           128
 #define CONNECTION_LIMIT  256
-#define CONNECTION_IDLE_S 10           /* also of a request that never gets whole */
+#define CONNECTION_IDLE_S 10 /* also of a request that never gets whole */
+#define TLS_VERSIONS      "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define CONNECTION_MEMORY (128u << 10) /* headers and URL: a 30 KiB key percent-encoded fits */
 
 struct mc_http_server {
@@ -31,6 +33,7 @@ struct mc_http_server {
     size_t route_count;
     size_t max_body;
     void *ctx;
+    struct mc_http_tls *tls; /* NULL = plain */
 };
 
 struct call {
@@ -173,38 +176,58 @@ MC_PRINTF(2, 0) static void on_log(void *cls, const char *format, va_list args) 
 
 /* Signals are the program's business, so the library's thread starts with all of them blocked. */
 static struct MHD_Daemon *start_daemon(struct mc_http_server *server, int fd) {
+    const struct MHD_OptionItem with_tls[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, mc_http_tls_no_certificate},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (char *)(uintptr_t)TLS_VERSIONS},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)mc_http_tls_connection, server->tls},
+        {MHD_OPTION_END, 0, NULL}};
+    const struct MHD_OptionItem *more = server->tls != NULL ? with_tls : &with_tls[3];
+    unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ERROR_LOG;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     struct MHD_Daemon *daemon = MHD_start_daemon(
-        MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, server,
+        flags | (server->tls != NULL ? MHD_USE_TLS : 0), 0, NULL, NULL, on_request, server,
         MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_ARRAY, more,
+        MHD_OPTION_END);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return daemon;
 }
 
-enum mc_status mc_http_server_start(const char *host, uint16_t port,
-                                    const struct mc_http_route *routes, size_t route_count,
-                                    size_t max_body_bytes, void *ctx, struct mc_http_server **out,
-                                    uint16_t *bound_port) {
+enum mc_status mc_http_server_start(const struct mc_http_server_config *config,
+                                    struct mc_http_server **out, uint16_t *bound_port) {
     int fd;
     uint16_t bound;
-    MC_TRY(mc_listen(host, port, BACKLOG, &fd, &bound));
+    struct mc_http_tls *tls = NULL;
+    if (config->tls != NULL && mc_tls_wanted(config->tls)) {
+        MC_TRY(mc_http_tls_create(config->tls, &tls));
+    }
     struct mc_http_server *server = mc_alloc(sizeof(*server));
-    *server = (struct mc_http_server){NULL, routes, route_count, max_body_bytes, ctx};
+    *server = (struct mc_http_server){
+        NULL, config->routes, config->route_count, config->max_body_bytes, config->ctx, tls};
+    enum mc_status status = mc_listen(config->host, config->port, BACKLOG, &fd, &bound);
+    if (status != MC_OK) {
+        goto fail_listen;
+    }
     server->daemon = start_daemon(server, fd);
     if (server->daemon == NULL) {
-        mc_error("cannot start the HTTP server: host=%s port=%u", host, (unsigned)bound);
-        close(fd);
-        free(server);
-        return MC_ERR_IO;
+        mc_error("cannot start the HTTP server: host=%s port=%u", config->host, (unsigned)bound);
+        status = MC_ERR_IO;
+        goto fail_start;
     }
     *out = server;
     *bound_port = bound;
     return MC_OK;
+
+fail_start:
+    close(fd);
+fail_listen:
+    mc_http_tls_destroy(tls);
+    free(server);
+    return status;
 }
 
 void mc_http_server_stop(struct mc_http_server *server) {
@@ -212,5 +235,6 @@ void mc_http_server_stop(struct mc_http_server *server) {
         return;
     }
     MHD_stop_daemon(server->daemon); /* closes the listening socket too */
+    mc_http_tls_destroy(server->tls);
     free(server);
 }

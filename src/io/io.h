@@ -8,6 +8,8 @@
 #define MC_IO_IO_H
 
 #include <netinet/in.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -126,9 +128,9 @@ bool mc_process_alive(int pidfd);
 /* ---- streams: what a connection speaks through ---- */
 
 /* A byte stream over a connected socket, plain or TLS (io/tls.h). Non-blocking: *n is what moved,
- * MC_OK with *n == 0 means "wait for the fd"; MC_ERR_CLOSED at the end of input. A write that did
- * not take all bytes is repeated with the same ones (and perhaps more). The stream owns the fd and
- * must not move in memory. */
+ * MC_OK with *n == 0 means "wait for the fd"; MC_ERR_CLOSED at the end of input. The first byte
+ * that a write did not take is the first of the next write. A short read has emptied the socket, a
+ * short write has filled it. The stream owns the fd and must not move in memory. */
 struct mc_stream;
 struct mc_stream_ops {
     enum mc_status (*readv)(struct mc_stream *s, const struct iovec *iov, int count, size_t *n);
@@ -139,13 +141,21 @@ struct mc_stream {
     const struct mc_stream_ops *ops;
     int fd;
     /* Of a TLS stream; a plain one never sets them. */
-    uint32_t wants; /* EPOLLIN or EPOLLOUT: it waits for that, whatever it was asked to do */
-    bool pending;   /* it holds input that did not fit: no event will come for that */
+    _Atomic uint32_t wants; /* EPOLLIN or EPOLLOUT: it waits for that, whatever it was asked */
+    _Atomic bool pending;   /* it holds input that did not fit: no event will come for that */
     void *session;
 };
+static inline bool mc_stream_wants_out(const struct mc_stream *s) {
+    return atomic_load_explicit(&s->wants, memory_order_relaxed) == EPOLLOUT;
+}
+static inline bool mc_stream_pending(const struct mc_stream *s) {
+    return atomic_load_explicit(&s->pending, memory_order_relaxed);
+}
 void mc_stream_plain(struct mc_stream *s, int fd);
 bool mc_stream_is_plain(const struct mc_stream *s);
-/* mc_recv_some and mc_recv_all through a stream. */
+/* mc_send_all, mc_recv_some and mc_recv_all through a stream. */
+MC_MUST_USE enum mc_status mc_stream_send_all(struct mc_stream *s, const struct iovec *iov,
+                                              int iov_count, uint64_t deadline_ns);
 MC_MUST_USE enum mc_status mc_stream_recv_some(struct mc_stream *s, const struct iovec *iov,
                                                int iov_count, uint64_t deadline_ns, size_t *n);
 MC_MUST_USE enum mc_status mc_stream_recv_all(struct mc_stream *s, void *buffer, size_t len,

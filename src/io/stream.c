@@ -177,8 +177,28 @@ enum mc_status mc_stream_recv_some(struct mc_stream *s, const struct iovec *iov,
             *n = got;
             return MC_OK;
         }
-        MC_TRY(mc_wait_ready(s->fd, s->wants == EPOLLOUT ? POLLOUT : POLLIN, deadline_ns));
+        MC_TRY(mc_wait_ready(s->fd, mc_stream_wants_out(s) ? POLLOUT : POLLIN, deadline_ns));
     }
+}
+
+enum mc_status mc_stream_send_all(struct mc_stream *s, const struct iovec *iov, int iov_count,
+                                  uint64_t deadline_ns) {
+    if (mc_stream_is_plain(s)) {
+        return mc_send_all(s->fd, iov, iov_count, deadline_ns);
+    }
+    for (int i = 0; i < iov_count; i++) {
+        for (size_t sent = 0; sent < iov[i].iov_len;) {
+            struct iovec rest = {(char *)iov[i].iov_base + sent, iov[i].iov_len - sent};
+            size_t n = 0;
+            MC_TRY(s->ops->writev(s, &rest, 1, &n));
+            sent += n;
+            if (sent < iov[i].iov_len) {
+                bool in = atomic_load_explicit(&s->wants, memory_order_relaxed) == EPOLLIN;
+                MC_TRY(mc_wait_ready(s->fd, in ? POLLIN : POLLOUT, deadline_ns));
+            }
+        }
+    }
+    return MC_OK;
 }
 
 enum mc_status mc_stream_recv_all(struct mc_stream *s, void *buffer, size_t len,

@@ -7,9 +7,14 @@
  *
  * A server shows its certificate; with a CA it also demands one of each client, signed by that. A
  * client checks the server's certificate against the CA (the system's when none is given) and the
- * name or address that it connected to, always, and shows its own when it has one.
+ * name or address that it connected to (or `peer_name`), always, and shows its own when it has one.
  *
- * Sessions are not resumed, and nobody renegotiates.
+ * Files that change are read again for the connections that come then, at most once a second, so
+ * certificates are renewed without a restart: replace the files (best by renaming), key and
+ * certificate in either order. While they do not fit each other, the old ones serve on.
+ *
+ * A stream may be read by one thread while another writes. Sessions are not resumed, and nobody
+ * renegotiates.
  */
 #ifndef MC_IO_TLS_H
 #define MC_IO_TLS_H
@@ -21,11 +26,14 @@ struct mc_tls_config {
     const char *cert; /* the chain, the own certificate first */
     const char *key;
     const char *ca;
+    const char *peer_name; /* a client's: who the peer must be, whatever address it has */
 };
 static inline bool mc_tls_wanted(const struct mc_tls_config *c) {
     return (c->cert != NULL && c->cert[0] != '\0') || (c->key != NULL && c->key[0] != '\0') ||
            (c->ca != NULL && c->ca[0] != '\0');
 }
+/* What the environment says: MC_TLS_CERT, MC_TLS_KEY, MC_TLS_CA, MC_TLS_PEER_NAME. */
+struct mc_tls_config mc_tls_config_environment(void);
 
 struct mc_tls; /* thread safe */
 /* MC_NOT_SUPPORTED: OpenSSL 3 is not on this machine. MC_INVALID_PARAMS: a file is missing, or is
@@ -38,8 +46,18 @@ void mc_tls_destroy(struct mc_tls *tls); /* streams of it may go on; NULL is all
 /* Over a connected socket, which the stream owns. `peer` is for logs and, on a client, the host
  * that the certificate must be for. */
 void mc_stream_tls(struct mc_stream *s, int fd, struct mc_tls *tls, const char *peer);
-/* A client's handshake, waiting. What is wrong with a certificate is logged.
- * MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_PROTOCOL. */
+/* A server's stream that is TLS when the peer begins with a handshake, and plain otherwise; with
+ * `demand`, plain is MC_ERR_PROTOCOL, which is logged. For protocols whose first six bytes cannot
+ * be those of a TLS handshake (as a little-endian length they are above 2^40; the first byte is
+ * 0x16). The peer speaks first. */
+void mc_stream_either(struct mc_stream *s, int fd, struct mc_tls *tls, bool demand,
+                      const char *peer);
+
+/* A client's handshake. What is wrong with a certificate is logged. MC_ERR_TIMEOUT, MC_ERR_CLOSED
+ * (also: the peer speaks no TLS and hung up), MC_ERR_PROTOCOL. */
 MC_MUST_USE enum mc_status mc_stream_tls_handshake(struct mc_stream *s, uint64_t deadline_ns);
+/* The same without waiting: *done, or call again when the descriptor is ready for what the stream
+ * `wants` (reading, when nothing). */
+MC_MUST_USE enum mc_status mc_stream_tls_step(struct mc_stream *s, bool *done);
 
 #endif

@@ -520,9 +520,14 @@ enum mc_status mc_admin_start(const struct mc_admin_config *config, struct mc_ad
                               uint16_t *bound_port) {
     struct mc_admin *admin = mc_zalloc(sizeof(*admin));
     admin->config = *config;
-    enum mc_status status =
-        mc_http_server_start(config->host, config->port, routes, MC_ARRAY_LEN(routes),
-                             ADMIN_MAX_BODY, admin, &admin->http, bound_port);
+    const struct mc_http_server_config http = {.host = config->host,
+                                               .port = config->port,
+                                               .routes = routes,
+                                               .route_count = MC_ARRAY_LEN(routes),
+                                               .max_body_bytes = ADMIN_MAX_BODY,
+                                               .tls = config->tls,
+                                               .ctx = admin};
+    enum mc_status status = mc_http_server_start(&http, &admin->http, bound_port);
     if (status != MC_OK) {
         free(admin);
         return status;

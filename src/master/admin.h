@@ -13,10 +13,12 @@
 #include "master/master.h"
 
 struct mc_admin;
+struct mc_tls_config; /* io/tls.h */
 
 struct mc_admin_config {
     const char *host;
-    uint16_t port; /* 0 = any free */
+    uint16_t port;                   /* 0 = any free */
+    const struct mc_tls_config *tls; /* as of mc_http_server_config; NULL = plain */
     struct mc_master *master;
     struct mc_metrics *metrics;
     const struct mc_events *events;    /* NULL = none */

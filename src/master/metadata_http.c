@@ -184,11 +184,18 @@ static const struct mc_http_route routes[] = {
 /* ---- life ---- */
 
 enum mc_status mc_metadata_http_start(const char *host, uint16_t port,
+                                      const struct mc_tls_config *tls,
                                       struct mc_metadata_http **out, uint16_t *bound_port) {
     struct mc_metadata_http *m = mc_zalloc(sizeof(*m));
+    const struct mc_http_server_config http = {.host = host,
+                                               .port = port,
+                                               .routes = routes,
+                                               .route_count = MC_ARRAY_LEN(routes),
+                                               .max_body_bytes = MC_METADATA_MAX_VALUE,
+                                               .tls = tls,
+                                               .ctx = m};
     pthread_mutex_init(&m->mutex, NULL);
-    enum mc_status status = mc_http_server_start(host, port, routes, MC_ARRAY_LEN(routes),
-                                                 MC_METADATA_MAX_VALUE, m, &m->http, bound_port);
+    enum mc_status status = mc_http_server_start(&http, &m->http, bound_port);
     if (status != MC_OK) {
         pthread_mutex_destroy(&m->mutex);
         free(m);

@@ -22,10 +22,12 @@
 #define MC_METADATA_MAX_TOTAL (256u << 20)
 
 struct mc_metadata_http;
+struct mc_tls_config; /* io/tls.h */
 
-/* Serves on host:port (0 = any free; *bound_port says which). MC_ERR_ADDRESS_IN_USE is logged with
- * the port. */
+/* Serves on host:port (0 = any free; *bound_port says which); `tls` as mc_http_server_config's.
+ * MC_ERR_ADDRESS_IN_USE is logged with the port. */
 MC_MUST_USE enum mc_status mc_metadata_http_start(const char *host, uint16_t port,
+                                                  const struct mc_tls_config *tls,
                                                   struct mc_metadata_http **out,
                                                   uint16_t *bound_port);
 void mc_metadata_http_stop(struct mc_metadata_http *server);

@@ -130,7 +130,8 @@ static void stop_janitor(struct mc_master_service *s) {
 static void serve(void *ctx, const struct mc_rpc_request *request, struct mc_rpc_reply *reply) {
     struct mc_master_service *s = ctx;
     if (request->function_id == s->admin_port_rpc) {
-        uint64_t port = s->admin_port;
+        bool tls = s->admin_port != 0 && mc_tls_wanted(&s->config.http_tls);
+        uint64_t port = s->admin_port | (tls ? MC_MASTER_ADMIN_TLS : 0);
         mc_wire_encode(&mc_t_u64, mc_type_hash(&mc_t_u64), &port, reply->body);
     } else {
         mc_master_serve(s->core, request, reply);
@@ -177,11 +178,12 @@ static enum mc_status start_core(struct mc_master_service *s) {
 static enum mc_status start_http(struct mc_master_service *s) {
     if (s->config.metadata) {
         MC_TRY(mc_metadata_http_start(s->config.metadata_host, s->config.metadata_port,
-                                      &s->metadata, &s->metadata_port));
+                                      &s->config.http_tls, &s->metadata, &s->metadata_port));
     }
     if (s->config.admin) {
         struct mc_admin_config admin = {.host = s->config.admin_host,
                                         .port = s->config.admin_port,
+                                        .tls = &s->config.http_tls,
                                         .master = s->core,
                                         .metrics = s->metrics,
                                         .events = s->events,

@@ -21,6 +21,7 @@ struct mc_master_service_config {
     bool rpc_no_delay;
     struct mc_tls_config rpc_tls;    /* see io/tls.h; all NULL or empty = plain TCP */
     uint64_t rpc_buffer_limit_bytes; /* see mc_rpc_server_config.max_buffered_bytes */
+    struct mc_tls_config http_tls;   /* of both HTTP servers */
     bool admin;
     const char *admin_host;
     uint16_t admin_port;
@@ -42,7 +43,9 @@ MC_MUST_USE enum mc_status mc_master_service_start(const struct mc_master_servic
 void mc_master_service_stop(struct mc_master_service *service);
 
 /* An RPC of ours, beside upstream's: no arguments; answers the port of the admin endpoints as a
- * uint64_t, 0 = off. For tools that know the RPC port only. */
+ * uint64_t, 0 = off, with MC_MASTER_ADMIN_TLS when they speak TLS. For tools that know the RPC port
+ * only. */
+#define MC_MASTER_ADMIN_TLS      (1u << 16)
 #define MC_MASTER_ADMIN_PORT_RPC "mooncake_c::admin_port"
 
 uint16_t mc_master_service_rpc_port(const struct mc_master_service *service);

@@ -5,6 +5,7 @@
  */
 #include "base/log.h"
 #include "io/http.h"
+#include "io/tls.h"
 #include "meta/meta.h"
 
 #define TIMEOUT_MS         3000
@@ -33,6 +34,7 @@ static void http_close(struct mc_meta_kv *base) {
 static enum mc_status request(struct mc_meta_kv *base, const char *method, const char *key,
                               struct mc_str send, struct mc_buf *body) {
     struct http_kv *kv = mc_container_of(base, struct http_kv, base);
+    const struct mc_tls_config tls = mc_tls_config_environment();
     struct mc_buf url = {0};
     int http_status = 0;
     mc_buf_printf(&url, "%s?key=", kv->url);
@@ -45,6 +47,7 @@ static enum mc_status request(struct mc_meta_kv *base, const char *method, const
         .timeout_ms = TIMEOUT_MS,
         .connect_timeout_ms = CONNECT_TIMEOUT_MS,
         .max_body_bytes = VALUE_MAX,
+        .tls = &tls,
     };
     enum mc_status status = mc_http_call(&call, &http_status, body);
     if (status == MC_OK && http_status != 200) {

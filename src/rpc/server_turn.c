@@ -277,8 +277,8 @@ static enum mc_status end_of_input(struct connection *c) {
 }
 
 static enum mc_status connection_ready(struct connection *c, uint32_t events) {
-    bool readable = (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 || c->stream.pending ||
-                    c->stream.wants == EPOLLOUT;
+    bool readable = (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 ||
+                    mc_stream_pending(&c->stream) || mc_stream_wants_out(&c->stream);
     if (waiting_bytes(c) > 0 && (events & EPOLLOUT)) {
         MC_TRY(flush(c));
     }
@@ -321,7 +321,7 @@ void rpc_end_turn(struct connection *c, enum mc_status status) {
         return;
     }
     uint32_t want = (read_on ? EPOLLIN : 0) | (waiting_bytes(c) > 0 ? EPOLLOUT : 0);
-    if (read_on && (c->stream.pending || c->stream.wants == EPOLLOUT)) {
+    if (read_on && (mc_stream_pending(&c->stream) || mc_stream_wants_out(&c->stream))) {
         want |= EPOLLOUT; /* comes at once: the way back here for input that no event announces */
     }
     mc_reactor_modify(w->reactor, &c->watch, want);

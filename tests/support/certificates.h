@@ -1,7 +1,8 @@
 /*
  * Certificates for tests of TLS, made by the openssl program in a folder of their own: a CA
- * ("ca"), and signed by it "server" (for 127.0.0.1 and localhost), "elsewhere" (for another host)
- * and "client"; and another CA, "stranger", that signed nothing.
+ * ("ca"), and signed by it "server" (for 127.0.0.1 and localhost), "elsewhere" (for another host),
+ * "client", and "expired" (as "server", but out of date); and another CA, "stranger", that signed
+ * nothing.
  */
 #ifndef MC_TESTS_CERTIFICATES_H
 #define MC_TESTS_CERTIFICATES_H
@@ -25,14 +26,14 @@ static inline bool certificates_run(const struct certificates *c, const char *co
 }
 
 static inline bool certificates_sign(const struct certificates *c, const char *name,
-                                     const char *alternatives) {
+                                     const char *alternatives, const char *days) {
     struct mc_buf line = {0};
     mc_buf_printf(&line,
                   "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout %s.key "
                   "-out %s.req -subj /CN=%s && echo subjectAltName=%s > %s.ext && "
-                  "openssl x509 -req -in %s.req -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 "
+                  "openssl x509 -req -in %s.req -CA ca.pem -CAkey ca.key -CAcreateserial -days %s "
                   "-extfile %s.ext -out %s.pem",
-                  name, name, name, alternatives, name, name, name, name);
+                  name, name, name, alternatives, name, name, days, name, name);
     bool good = certificates_run(c, mc_buf_cstr(&line));
     mc_buf_free(&line);
     return good;
@@ -54,9 +55,11 @@ static inline bool certificates_make(struct certificates *c) {
     *c = (struct certificates){.folder = "/tmp/mc_tls_XXXXXX"};
     return mkdtemp(c->folder) != NULL && certificates_run(c, "openssl version") &&
            certificates_ca(c, "ca") && certificates_ca(c, "stranger") &&
-           certificates_sign(c, "server", "IP:127.0.0.1,DNS:localhost") &&
-           certificates_sign(c, "elsewhere", "DNS:elsewhere.example") &&
-           certificates_sign(c, "client", "DNS:client.example");
+           certificates_sign(c, "server", "IP:127.0.0.1,DNS:localhost", "2") &&
+           /* openssl takes no fewer days than -1, and that is yesterday */
+           certificates_sign(c, "expired", "IP:127.0.0.1,DNS:localhost", "-1") &&
+           certificates_sign(c, "elsewhere", "DNS:elsewhere.example", "2") &&
+           certificates_sign(c, "client", "DNS:client.example", "2");
 }
 
 /* malloc'ed */

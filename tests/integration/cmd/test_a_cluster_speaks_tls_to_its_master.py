@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A master with a certificate: nodes and commands that know its CA work as ever, others get a clear error and nothing else."""
+"""A master with certificates for RPC and HTTP: nodes and commands that know its CA work as ever, others get a clear error and
+nothing else."""
 import pathlib
 import subprocess
 import sys
@@ -54,10 +55,37 @@ def everything_works_for_who_may(closing, scratch):
     check(mooncake("get", at, "key", env=env).stdout == value, "and the cluster is as it was")
 
 
+def admin_and_metadata_speak_it_too(closing, scratch):
+    certificates(scratch)
+    files = [f"--{plane}_tls_{what}={scratch}/{file}" for plane in ("rpc", "http")
+             for what, file in (("cert", "server.pem"), ("key", "server.key"), ("ca", "ca.pem"))]
+    master = Master(BIN, "--enable_http_metadata_server", *files)
+    closing.append(master)
+    env = {"MC_TLS_CA": f"{scratch}/ca.pem", "MC_TLS_CERT": f"{scratch}/client.pem", "MC_TLS_KEY": f"{scratch}/client.key"}
+    metadata = f"--metadata=https://{master.metadata}/metadata"
+    node = Process([BIN / "mooncake", "node", f"--master={master.rpc}", metadata, "--segment_bytes=64MB", "--host=127.0.0.1"], env=env)
+    closing.append(node)
+    node.wait_for("lends")
+    at, value = f"--master={master.rpc}", bytes(range(256)) * 800
+    check_equal(mooncake("put", at, metadata, "key", env=env, input_bytes=value).returncode, 0, "put")
+    check(mooncake("get", at, metadata, "key", env=env).stdout == value, "get returns every byte")
+    for found in (at, f"--admin=https://{master.admin}"):
+        stat = mooncake("stat", found, env=env)
+        check(stat.returncode == 0 and b"1" in stat.stdout, f"stat by {found}: {stat}")
+    plain = mooncake("stat", f"--admin={master.admin}", env=env)
+    check(plain.returncode != 0 and master.admin.encode() in plain.stderr, f"plain: {plain}")
+    nobody = mooncake("stat", f"--admin=https://{master.admin}", env={"MC_TLS_CA": env["MC_TLS_CA"]})
+    check(nobody.returncode != 0, f"no certificate: {nobody}")
+    stranger = mooncake("get", at, f"--metadata=http://{master.metadata}/metadata", "--timeout=3s", "key", env=env)
+    check(stranger.returncode != 0 and stranger.stdout == b"", f"plain metadata: {stranger}")
+
+
 def a_master_without_its_key_does_not_start(closing, scratch):
     certificates(scratch)
     for flags, word in (([f"--rpc_tls_cert={scratch}/server.pem"], b"go together"),
                         ([f"--rpc_tls_cert={scratch}/server.pem", f"--rpc_tls_key={scratch}/client.key"], b"client.key"),
+                        ([f"--http_tls_cert={scratch}/server.pem"], b"go together"),
+                        ([f"--http_tls_cert={scratch}/none.pem", f"--http_tls_key={scratch}/server.key"], b"none.pem"),
                         ([f"--rpc_tls_cert={scratch}/none.pem", f"--rpc_tls_key={scratch}/server.key"], b"none.pem")):
         answer = run([BIN / "mooncake_master", "--port=0", "--metrics_port=0", *flags], timeout=20)
         check(answer.returncode == 1 and word in answer.stderr, f"{flags}: {answer}")
@@ -68,4 +96,4 @@ try:
 except (OSError, subprocess.CalledProcessError):
     print("skipped: no openssl program to make certificates with")
     sys.exit(77)
-main(everything_works_for_who_may, a_master_without_its_key_does_not_start)
+main(everything_works_for_who_may, admin_and_metadata_speak_it_too, a_master_without_its_key_does_not_start)

@@ -57,8 +57,12 @@ struct fixture {
 
 static int setup(void **state) {
     struct fixture *f = mc_zalloc(sizeof(*f));
-    assert_ok(mc_http_server_start("", 0, ROUTES, MC_ARRAY_LEN(ROUTES), MAX_BODY, &f->site,
-                                   &f->server, &f->port));
+    const struct mc_http_server_config config = {.host = "",
+                                                 .routes = ROUTES,
+                                                 .route_count = MC_ARRAY_LEN(ROUTES),
+                                                 .max_body_bytes = MAX_BODY,
+                                                 .ctx = &f->site};
+    assert_ok(mc_http_server_start(&config, &f->server, &f->port));
     *state = f;
     return 0;
 }
@@ -75,9 +79,13 @@ static enum mc_status call(struct fixture *f, const char *method, const char *ho
                            const char *path, struct mc_str send) {
     char url[512];
     snprintf(url, sizeof(url), "http://%s:%u%s", host, (unsigned)f->port, path);
-    struct mc_http_call c = {method,      url,   send.len > 0 ? "application/octet-stream" : NULL,
-                             send,        20000, 5000,
-                             2 * MAX_BODY};
+    struct mc_http_call c = {.method = method,
+                             .url = url,
+                             .content_type = send.len > 0 ? "application/octet-stream" : NULL,
+                             .send = send,
+                             .timeout_ms = 20000,
+                             .connect_timeout_ms = 5000,
+                             .max_body_bytes = 2 * MAX_BODY};
     f->http_status = 0;
     return mc_http_call(&c, &f->http_status, &f->body);
 }
@@ -224,10 +232,11 @@ static void test_the_client_says_what_went_wrong(void **state) {
 
 static void test_a_port_in_use_is_refused(void **state) {
     struct fixture *f = *state;
+    const struct mc_http_server_config config = {
+        .host = "", .port = f->port, .routes = ROUTES, .route_count = 1};
     struct mc_http_server *other;
     uint16_t port;
-    assert_int_equal(mc_http_server_start("", f->port, ROUTES, 1, 0, NULL, &other, &port),
-                     MC_ERR_ADDRESS_IN_USE);
+    assert_int_equal(mc_http_server_start(&config, &other, &port), MC_ERR_ADDRESS_IN_USE);
 }
 
 #define THREADS 4

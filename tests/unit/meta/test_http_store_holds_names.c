@@ -76,7 +76,12 @@ static int set_up(void **state) {
     static const struct mc_http_route routes[] = {{NULL, "/metadata", serve}};
     struct service *s = calloc(1, sizeof(*s));
     pthread_mutex_init(&s->lock, NULL);
-    assert_ok(mc_http_server_start("127.0.0.1", 0, routes, 1, 1 << 20, s, &s->server, &s->port));
+    const struct mc_http_server_config config = {.host = "127.0.0.1",
+                                                 .routes = routes,
+                                                 .route_count = 1,
+                                                 .max_body_bytes = 1 << 20,
+                                                 .ctx = s};
+    assert_ok(mc_http_server_start(&config, &s->server, &s->port));
     snprintf(s->url, sizeof(s->url), "http://127.0.0.1:%u/metadata", (unsigned)s->port);
     *state = s;
     return 0;

@@ -21,7 +21,7 @@ static char metadata[64], directory[64];
 
 static int setup(void **state) {
     uint16_t port = 0;
-    assert_ok(mc_metadata_http_start("127.0.0.1", 0, &service, &port));
+    assert_ok(mc_metadata_http_start("127.0.0.1", 0, NULL, &service, &port));
     snprintf(metadata, sizeof(metadata), "http://127.0.0.1:%u/metadata", port);
     snprintf(directory, sizeof(directory), "/tmp/mc_test_files_XXXXXX");
     assert_non_null(mkdtemp(directory));
