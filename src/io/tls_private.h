@@ -33,6 +33,7 @@
     X(SSL_set1_host)                                                                               \
     X(SSL_get0_param)                                                                              \
     X(SSL_ctrl)                                                                                    \
+    X(SSL_in_init)                                                                                 \
     X(SSL_do_handshake)                                                                            \
     X(SSL_read)                                                                                    \
     X(SSL_write)                                                                                   \

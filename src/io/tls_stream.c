@@ -144,7 +144,10 @@ static enum mc_status outcome(struct mc_stream *s, int result, uint32_t asked) {
     int error = ssl.SSL_get_error(session->ssl, result);
     int socket_error = errno;
     if (error == SSL_ERROR_WANT_READ) { /* our BIO never wants to write */
-        uint32_t event = session->unsent.len > 0 ? EPOLLOUT : EPOLLIN;
+        /* In a handshake the peer answers what is kept here. Afterwards what is kept is the
+         * writer's: a reader that waited for that to leave could wait for ever. */
+        bool ours = session->unsent.len > 0 && ssl.SSL_in_init(session->ssl);
+        uint32_t event = ours ? EPOLLOUT : EPOLLIN;
         set_wants(s, event != asked ? event : 0);
         return MC_OK;
     }
