@@ -46,7 +46,8 @@ def metadata():
             "Summary: Mooncake in C: Transfer Engine and distributed store for the KV caches of LLM serving\n"
             "Requires-Python: >=3.10\n"
             "Requires-Dist: aiohttp ; extra == 'service'\nProvides-Extra: service\n"
-            "Requires-Dist: numpy ; extra == 'structured'\nProvides-Extra: structured\n"
+            "Requires-Dist: numpy ; extra == 'structured'\n"
+            "Requires-Dist: msgpack ; extra == 'structured'\nProvides-Extra: structured\n"
             f"Description-Content-Type: text/markdown\n\n{description}")
 
 

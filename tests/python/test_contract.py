@@ -11,11 +11,8 @@ sys.path.insert(0, os.path.join(HERE, "..", "interop"))
 import peers as interop  # noqa: E402
 
 
-def run(peers, side, real=None):
-    """The exit status of the tests with this side's package and master; with `real`, of those of the dummy client by way of a
-    mooncake_client (and master) of that side."""
-    master = peers.master(real or side)
-    node = peers.node(real, master) if real else None
+def interpreter(peers, side):
+    """(python, environment) that imports this side's package; with torch where there is one."""
     if side == "ours":
         python, env = sys.executable, dict(os.environ, PYTHONPATH=os.path.join(peers.build, "python"))
         env["MC_LOG_LEVEL"] = "ERROR"
@@ -31,7 +28,31 @@ def run(peers, side, real=None):
                                                                     "site-packages"))]
         env["PYTHONPATH"] = places[0] or places[1]
         python = interop.torch_python()
-    env.update(MC_CONTRACT_SIDE=side, MC_CONTRACT_MASTER=master.address, PYTHONDONTWRITEBYTECODE="1")
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    return python, env
+
+
+def structured_objects_of(peers, side):
+    """A file with objects that this side's mooncake.structured_object_store wrote; None without torch."""
+    if not interop.torch_python():
+        return None
+    python, env = interpreter(peers, side)
+    env.update(MC_CONTRACT_SIDE=side)
+    path = os.path.join(peers.directory, f"objects-of-{side}.json")
+    subprocess.run([python, "-c", f"import structured_contract; structured_contract.write_handles({path!r})"], env=env, check=True,
+                   cwd=os.path.join(HERE, "contract"), timeout=120)
+    return path
+
+
+def run(peers, side, real=None, objects=None):
+    """The exit status of the tests with this side's package and master; with `real`, of those of the dummy client by way of a
+    mooncake_client (and master) of that side. `objects` are what the other side wrote."""
+    master = peers.master(real or side)
+    node = peers.node(real, master) if real else None
+    python, env = interpreter(peers, side)
+    env.update(MC_CONTRACT_SIDE=side, MC_CONTRACT_MASTER=master.address)
+    if objects:
+        env["MC_CONTRACT_HANDLES"] = objects
     if real:
         port = next(word.split("=")[1] for word in node.args if word.startswith("--port="))
         env.update(MC_CONTRACT_REAL_CLIENT=f"127.0.0.1:{port}", MC_CONTRACT_REAL_SIDE=real)
@@ -57,9 +78,14 @@ def main():
     peers = interop.Peers(sys.argv[1])
     failed = 1
     try:
-        failed = run(peers, "ours") | run(peers, "ours", "ours")
+        failed = run(peers, "ours", "ours")
         try:
-            failed |= run(peers, "upstream")
+            of_upstream = structured_objects_of(peers, "upstream")
+        except interop.Skip:
+            of_upstream = None
+        failed |= run(peers, "ours", objects=of_upstream)
+        try:
+            failed |= run(peers, "upstream", objects=structured_objects_of(peers, "ours"))
             for side, real in (("upstream", "upstream"), ("upstream", "ours"), ("ours", "upstream")):
                 failed |= run(peers, side, real)
         except interop.Skip as reason:
