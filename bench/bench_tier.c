@@ -1,10 +1,13 @@
 /*
  * What the SSD tier costs beside fio on the same disk: objects of one size are written in batches
- * and read back at a given depth, every byte of the first pass compared. Then fio does the same
- * with the same block size, depth and O_DIRECT, if it is installed.
+ * and read back at a given depth, every byte of the first pass compared. fio does the same with the
+ * same block size, depth and O_DIRECT, if it is installed; the two take turns, `rounds` times, and
+ * the medians of each are compared at the end. fio is run once as it is and once with a sync after
+ * as many bytes as the tier makes durable at once.
  *
- * Usage: bench_tier DIRECTORY [--objects N] [--size BYTES] [--depth D]. Default 4096 objects of
- * 128 KiB, depth 16. The directory must exist and is left empty.
+ * Usage: bench_tier DIRECTORY [--objects N] [--size BYTES] [--depth D] [--rounds R]
+ *                             [--backend bucket|offset|perkey]
+ * Default 4096 objects of 128 KiB, depth 16, 3 rounds. The directory must exist and is left empty.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,11 +15,17 @@
 
 #include "tier/tier.h"
 
-#define BATCH     256u
-#define MAX_DEPTH 256u
+#define BATCH      256u
+#define MAX_DEPTH  256u
+#define MAX_ROUNDS 99u
 
-static uint64_t objects = 4096, size = 128 << 10, depth = 16;
-static const char *directory;
+static uint64_t objects = 4096, size = 128 << 10, depth = 16, rounds = 3;
+static const char *directory, *backend = "bucket_storage_backend";
+
+/* What is measured, and the two that are compared in it. */
+enum { WRITE, READ, READ_ONE, KINDS };
+static const char *const kind_names[] = {"write", "read", "read one by one, p99"};
+static struct { double tier[MAX_ROUNDS], fio[MAX_ROUNDS]; } results[KINDS];
 
 static double seconds_since(uint64_t from_ns) {
     return (double)(mc_now_ns(mc_clock_system()) - from_ns) / 1e9;
@@ -38,16 +47,17 @@ static void check(enum mc_status status, const char *what) {
     }
 }
 
-static void say(const char *who, const char *what, double seconds, double p50_us, double p99_us) {
+static double say(const char *who, const char *what, double seconds, double p50_us, double p99_us) {
     printf("%-5s %-12s %8.3f GB/s", who, what, (double)(objects * size) / seconds / 1e9);
     if (p99_us > 0) {
         printf("  p50 %8.1f us  p99 %8.1f us", p50_us, p99_us);
     }
     printf("\n");
     fflush(stdout);
+    return (double)(objects * size) / seconds / 1e9;
 }
 
-static void write_all(struct mc_tier *tier) {
+static double write_all(struct mc_tier *tier) {
     struct mc_tier_item items[BATCH];
     char keys[BATCH][32];
     char *values = mc_zalloc(BATCH * size);
@@ -56,7 +66,7 @@ static void write_all(struct mc_tier *tier) {
         size_t n = mc_min_u64(BATCH, objects - done);
         for (size_t i = 0; i < n; i++) {
             snprintf(keys[i], sizeof(keys[i]), "object-%" PRIu64, done + i);
-            fill(values + i * size, done + i);
+            fill(values + i * size, done + i); /* fresh bytes, not in the time */
             items[i] = (struct mc_tier_item){
                 .key = mc_str_from(keys[i]), .value = values + i * size, .size = size};
         }
@@ -64,23 +74,26 @@ static void write_all(struct mc_tier *tier) {
         check(mc_tier_put(tier, items, n), "put");
         seconds += seconds_since(began);
     }
-    say("tier", "write", seconds, 0, 0);
     free(values);
+    return say("tier", "write", seconds, 0, 0);
 }
+
+static char *memory; /* of reads; aligned */
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
 
-/* Reads all objects, `at_once` in one call, in an order of its own. */
-static void read_all(struct mc_tier *tier, uint64_t at_once, bool compare) {
-    struct mc_tier_read reads[MAX_DEPTH];
-    char keys[MAX_DEPTH][32];
+/* Reads all objects in an order of its own: one by one, or many in a call, of which `depth` are
+ * under way at a time. The p99 in us of one by one, else GB/s. */
+static double read_all(struct mc_tier *tier, bool one_by_one, bool compare) {
+    static struct mc_tier_read reads[BATCH];
+    static char keys[BATCH][32];
     char *expected = mc_zalloc(size);
     double *latency = mc_zalloc(objects * sizeof(*latency));
+    uint64_t at_once = one_by_one ? 1 : BATCH;
     uint64_t room = mc_tier_read_room(sizeof(keys[0]), size), calls = 0;
-    char *memory = aligned_alloc(MC_TIER_BLOCK, at_once * room);
     double seconds = 0;
     for (uint64_t done = 0; done < objects; done += at_once, calls++) {
         size_t n = mc_min_u64(at_once, objects - done);
@@ -101,32 +114,33 @@ static void read_all(struct mc_tier *tier, uint64_t at_once, bool compare) {
         }
     }
     qsort(latency, calls, sizeof(*latency), by_value);
-    char what[32];
-    snprintf(what, sizeof(what), "read x%" PRIu64, at_once);
-    say("tier", what, seconds, latency[calls / 2] * 1e6, latency[calls * 99 / 100] * 1e6);
-    free(memory);
+    double p50 = latency[calls / 2] * 1e6, p99 = latency[calls * 99 / 100] * 1e6;
+    double rate = say("tier", one_by_one ? "read x1" : "read", seconds, one_by_one ? p50 : 0,
+                      one_by_one ? p99 : 0);
     free(latency);
     free(expected);
+    return one_by_one ? p99 : rate;
 }
 
-/* One fio job; its own words for bandwidth and completion latency. */
-static void run_fio(const char *rw, uint64_t at_once) {
+/* One fio job; its own words for bandwidth and completion latency. 0 when it cannot run. */
+static double run_fio(const char *rw, uint64_t at_once, uint64_t sync_every) {
     char command[1024];
     snprintf(command, sizeof(command),
              "fio --name=t --directory=%s --filename=fio.data --size=%" PRIu64 " --bs=%" PRIu64
              " --rw=%s --iodepth=%" PRIu64 " --ioengine=io_uring --direct=1 --fallocate=posix "
-             "--end_fsync=1 --output-format=terse --terse-version=3 2>/dev/null",
-             directory, objects * size, size, rw, at_once);
+             "--end_fsync=1 --fdatasync=%" PRIu64
+             " --output-format=terse --terse-version=3 2>/dev/null",
+             directory, objects * size, size, rw, at_once, sync_every);
     FILE *pipe = popen(command, "r");
     char line[8192] = "";
     if (pipe == NULL) {
-        return;
+        return 0;
     }
     while (fgets(line, sizeof(line), pipe) != NULL && strncmp(line, "3;", 2) != 0) {
     }
     if (pclose(pipe) != 0 || strncmp(line, "3;", 2) != 0) {
         printf("fio   is not installed, or cannot run here\n");
-        return;
+        return 0;
     }
     /* terse v3: fields 6.. are of reads, 47.. of writes: total KiB, KiB/s, IOPS, run time ms, ...
      */
@@ -144,9 +158,61 @@ static void run_fio(const char *rw, uint64_t at_once) {
             snprintf(p99, sizeof(p99), "%s", strchr(text, '=') + 1);
         }
     }
-    char what[32];
-    snprintf(what, sizeof(what), "%s x%" PRIu64, writes ? "write" : "read", at_once);
-    say("fio", what, (double)(objects * size) / (kib * 1024), strtod(p50, NULL), strtod(p99, NULL));
+    char what[48];
+    snprintf(what, sizeof(what), "%s x%" PRIu64 "%s", writes ? "write" : "read", at_once,
+             sync_every > 0 ? " +sync" : "");
+    double rate = say("fio", what, (double)(objects * size) / (kib * 1024), strtod(p50, NULL),
+                      strtod(p99, NULL));
+    return !writes && at_once == 1 ? strtod(p99, NULL) : rate;
+}
+
+static double median(double *values) {
+    qsort(values, rounds, sizeof(*values), by_value);
+    return values[rounds / 2];
+}
+
+static void compare_with_fio(void) {
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        double tier = median(results[kind].tier), fio = median(results[kind].fio);
+        if (fio > 0) {
+            printf("ratio %s: tier %.3f, fio %.3f: %.2f\n", kind_names[kind], tier, fio,
+                   tier / fio);
+        }
+    }
+}
+
+static const char *backend_named(const char *name) {
+    return strcmp(name, "bucket") == 0   ? "bucket_storage_backend"
+           : strcmp(name, "offset") == 0 ? "offset_allocator_storage_backend"
+           : strcmp(name, "perkey") == 0 ? "file_per_key_storage_backend"
+                                         : NULL;
+}
+
+static bool one_round(uint64_t round) {
+    struct mc_tier_config config = {.path = directory,
+                                    .backend = backend,
+                                    .owner = "bench_tier",
+                                    .capacity_bytes = objects * (size + 65536) * 5 / 4 + (64 << 20),
+                                    .depth = (unsigned)depth};
+    struct mc_tier *tier;
+    struct mc_tier_stats stats;
+    uint64_t bytes = BATCH * mc_tier_read_room(32, size);
+    check(mc_tier_open(&config, &tier), "open");
+    mc_tier_use_memory(tier, memory, bytes);
+    results[WRITE].tier[round] = write_all(tier);
+    mc_tier_stats(tier, &stats);
+    if (round == 0) {
+        (void)read_all(tier, false, true);
+    }
+    results[READ].tier[round] = read_all(tier, false, false);
+    results[READ_ONE].tier[round] = read_all(tier, true, false);
+    check(mc_tier_clear(tier), "clear");
+    mc_tier_close(tier);
+    results[WRITE].fio[round] = run_fio("write", depth, 0);
+    (void)run_fio("write", depth, BATCH);
+    results[READ].fio[round] = run_fio("randread", depth, 0);
+    results[READ_ONE].fio[round] = run_fio("randread", 1, 0);
+    return stats.direct;
 }
 
 static bool option(int argc, char **argv, int i, const char *name, uint64_t max, uint64_t *out) {
@@ -157,34 +223,33 @@ static bool option(int argc, char **argv, int i, const char *name, uint64_t max,
 int main(int argc, char **argv) {
     directory = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
     for (int i = 2; i < argc; i += 2) {
-        if (!option(argc, argv, i, "--objects", 1u << 24, &objects) &&
-            !option(argc, argv, i, "--size", 1u << 30, &size) &&
-            !option(argc, argv, i, "--depth", MAX_DEPTH, &depth)) {
+        if (i + 1 < argc && strcmp(argv[i], "--backend") == 0) {
+            backend = backend_named(argv[i + 1]);
+            directory = backend != NULL ? directory : NULL;
+        } else if (!option(argc, argv, i, "--objects", 1u << 24, &objects) &&
+                   !option(argc, argv, i, "--size", 1u << 30, &size) &&
+                   !option(argc, argv, i, "--rounds", MAX_ROUNDS, &rounds) &&
+                   !option(argc, argv, i, "--depth", MAX_DEPTH, &depth)) {
             directory = NULL;
         }
     }
     if (directory == NULL) {
-        fprintf(stderr, "usage: bench_tier DIRECTORY [--objects N] [--size BYTES] [--depth D]\n");
+        fprintf(stderr, "usage: bench_tier DIRECTORY [--objects N] [--size BYTES] [--depth D] "
+                        "[--rounds R] [--backend bucket|offset|perkey]\n");
         return 2;
     }
-    struct mc_tier_config config = {.path = directory, .owner = "bench_tier"};
-    struct mc_tier *tier;
-    struct mc_tier_stats stats;
-    check(mc_tier_open(&config, &tier), "open");
-    write_all(tier);
-    mc_tier_stats(tier, &stats);
-    read_all(tier, depth, true);
-    read_all(tier, depth, false);
-    read_all(tier, 1, false);
-    check(mc_tier_clear(tier), "clear");
-    mc_tier_close(tier);
-    run_fio("write", depth);
-    run_fio("randread", depth);
-    run_fio("randread", 1);
+    memory = aligned_alloc(MC_TIER_BLOCK, BATCH * mc_tier_read_room(32, size));
+    memset(memory, 0, BATCH * mc_tier_read_room(32, size));
+    bool direct = false;
+    for (uint64_t round = 0; round < rounds; round++) {
+        direct = one_round(round);
+    }
+    compare_with_fio();
     char path[4096];
     snprintf(path, sizeof(path), "%s/fio.data", directory);
     remove(path);
+    free(memory);
     printf("%" PRIu64 " objects of %" PRIu64 " bytes, depth %" PRIu64 ", O_DIRECT %s\n", objects,
-           size, depth, stats.direct ? "on" : "off");
+           size, depth, direct ? "on" : "off");
     return 0;
 }

@@ -27,6 +27,18 @@ void mc_file_ring_destroy(struct mc_file_ring *ring);
  * MC_INVALID_PARAMS. */
 MC_MUST_USE enum mc_status mc_file_run(struct mc_file_ring *ring, struct mc_file_op *ops,
                                        size_t count);
+/* The same in two steps, between which the disk works and the caller may: begin hands in the first
+ * `depth`, finish the others and waits for all. `done`, which may be NULL, is called in finish for
+ * each operation as it ends, while others are under way. The operations and their memory belong to
+ * the ring from begin to the end of finish. */
+void mc_file_begin(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count,
+                   void (*done)(void *ctx, struct mc_file_op *op), void *ctx);
+MC_MUST_USE enum mc_status mc_file_finish(struct mc_file_ring *ring);
+/* Memory that operations will use again and again: the kernel keeps its pages at hand. Costs time
+ * and locked memory (RLIMIT_MEMLOCK); once a ring. False when the kernel refuses: all goes on as
+ * before. The memory must outlive the ring. */
+bool mc_file_ring_register(struct mc_file_ring *ring, void *memory, size_t bytes);
+bool mc_file_ring_has_memory(const struct mc_file_ring *ring); /* or was refused it */
 bool mc_file_ring_is_native(const struct mc_file_ring *ring);
 
 /* Opens with O_DIRECT when asked and possible (*direct says whether); close-on-exec; new files get

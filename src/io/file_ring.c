@@ -3,8 +3,9 @@
  *
  * A run keeps up to `depth` operations in the kernel, each in a slot. A completion names its slot
  * and the run it belongs to; an operation that moved only a part is handed in again for the rest,
- * so the end of a file is the only short read there is, and that is an error. mc_file_run returns
- * when nothing is in flight any more: the kernel never writes into a buffer whose run is over.
+ * so the end of a file is the only short read there is, and that is an error. A run ends when
+ * nothing is in flight any more: the kernel never writes into a buffer whose run is over. What has
+ * ended is told of after the free slots were filled again, so that the disk has work meanwhile.
  *
  * The kernel may refuse io_uring as a whole (old, or forbidden to containers) or for one file
  * system. The first makes a ring without the native part, the second sends the one operation
@@ -22,6 +23,8 @@
 #define DEPTH_MAX 4096
 /* A submission holds 32 bits of length; a multiple of every block size. */
 #define STEP_MAX (1u << 30)
+/* Registered memory is cut into pieces of STEP_MAX, the most that the kernel takes as one. */
+#define FIXED_PIECES 64
 
 struct slot {
     struct mc_file_op *op;
@@ -36,6 +39,16 @@ struct mc_file_ring {
     unsigned free_count; /* free_slots[0 .. free_count) are not in flight */
     unsigned *free_slots;
     struct slot *slots;
+    /* the present run; `ops` is NULL between runs */
+    struct mc_file_op *ops;
+    size_t count, next; /* ops[next ..) have not been started */
+    void (*done)(void *ctx, struct mc_file_op *op);
+    void *done_ctx;
+    unsigned ended_count;
+    struct mc_file_op **ended; /* and not told of */
+    char *fixed;               /* registered memory */
+    size_t fixed_bytes;
+    bool fixed_tried;
 };
 
 /* ---- one operation ---- */
@@ -90,12 +103,16 @@ enum mc_status mc_file_ring_create(unsigned depth, struct mc_file_ring **out) {
         return MC_INVALID_PARAMS;
     }
     struct mc_file_ring *ring = mc_zalloc(sizeof(*ring));
-    int rc = io_uring_queue_init(depth, &ring->uring, 0);
+    int rc = io_uring_queue_init(depth, &ring->uring, IORING_SETUP_COOP_TASKRUN);
+    if (rc == -EINVAL) { /* before Linux 5.19 */
+        rc = io_uring_queue_init(depth, &ring->uring, 0);
+    }
     ring->native = rc == 0;
     ring->depth = depth;
     ring->free_count = depth;
     ring->slots = mc_zalloc(depth * sizeof(*ring->slots));
     ring->free_slots = mc_alloc(depth * sizeof(*ring->free_slots));
+    ring->ended = mc_alloc(depth * sizeof(struct mc_file_op *));
     for (unsigned i = 0; i < depth; i++) {
         ring->free_slots[i] = i;
     }
@@ -114,9 +131,47 @@ void mc_file_ring_destroy(struct mc_file_ring *ring) {
     if (ring->native) {
         io_uring_queue_exit(&ring->uring);
     }
+    free(ring->ended);
     free(ring->free_slots);
     free(ring->slots);
     free(ring);
+}
+
+bool mc_file_ring_register(struct mc_file_ring *ring, void *memory, size_t bytes) {
+    struct iovec pieces[FIXED_PIECES];
+    unsigned count = 0;
+    bool first = !ring->fixed_tried;
+    ring->fixed_tried = true;
+    if (!ring->native || !first || bytes > FIXED_PIECES * (size_t)STEP_MAX) {
+        return false;
+    }
+    for (size_t at = 0; at < bytes; at += STEP_MAX) {
+        pieces[count++] = (struct iovec){(char *)memory + at, mc_min_u64(bytes - at, STEP_MAX)};
+    }
+    int rc = io_uring_register_buffers(&ring->uring, pieces, count);
+    if (rc != 0) {
+        mc_info("memory is not registered for reading and writing files: bytes=%zu errno=%d "
+                "reason=\"%s\"",
+                bytes, -rc, strerror(-rc));
+        return false;
+    }
+    ring->fixed = memory;
+    ring->fixed_bytes = bytes;
+    return true;
+}
+
+/* Which registered piece the bytes lie in; -1 = none. */
+static int fixed_piece(const struct mc_file_ring *ring, const char *at, size_t bytes) {
+    uintptr_t offset = (uintptr_t)at - (uintptr_t)ring->fixed; /* wraps when it lies before */
+    if (ring->fixed == NULL || !mc_range_inside(offset, bytes, 0, ring->fixed_bytes) ||
+        offset / STEP_MAX != (offset + bytes - 1) / STEP_MAX) {
+        return -1;
+    }
+    return (int)(offset / STEP_MAX);
+}
+
+bool mc_file_ring_has_memory(const struct mc_file_ring *ring) {
+    return ring->fixed_tried;
 }
 
 bool mc_file_ring_is_native(const struct mc_file_ring *ring) {
@@ -130,7 +185,12 @@ static void submit_rest(struct mc_file_ring *ring, unsigned index) {
     MC_ASSERT(sqe != NULL); /* at most `depth` are queued, and the ring holds as many */
     char *at = (char *)op->buffer + slot->done;
     unsigned step = (unsigned)mc_min_u64(op->len - slot->done, STEP_MAX);
-    if (op->write) {
+    int piece = fixed_piece(ring, at, step);
+    if (piece >= 0 && op->write) {
+        io_uring_prep_write_fixed(sqe, op->fd, at, step, op->offset + slot->done, piece);
+    } else if (piece >= 0) {
+        io_uring_prep_read_fixed(sqe, op->fd, at, step, op->offset + slot->done, piece);
+    } else if (op->write) {
         io_uring_prep_write(sqe, op->fd, at, step, op->offset + slot->done);
     } else {
         io_uring_prep_read(sqe, op->fd, at, step, op->offset + slot->done);
@@ -167,6 +227,7 @@ static void slot_completed(struct mc_file_ring *ring, unsigned index, int result
     }
     slot->op = NULL;
     ring->free_slots[ring->free_count++] = index;
+    ring->ended[ring->ended_count++] = op;
 }
 
 static void reap(struct mc_file_ring *ring) {
@@ -190,29 +251,68 @@ static bool op_is_sane(const struct mc_file_op *op) {
            (op->len == 0 || op->buffer != NULL);
 }
 
-enum mc_status mc_file_run(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count) {
-    MC_ASSERT(ring->free_count == ring->depth); /* one user at a time */
-    ring->run++;
-    size_t next = 0;
-    while (next < count || ring->free_count < ring->depth) {
-        while (next < count && ring->free_count > 0) {
-            struct mc_file_op *op = &ops[next++];
-            if (!op_is_sane(op)) {
-                op->status = MC_INVALID_PARAMS;
-            } else if (ring->native && op->len > 0) {
-                slot_start(ring, op);
-            } else {
-                finish_in_place(op, 0);
-            }
+static void tell(struct mc_file_ring *ring, struct mc_file_op *op) {
+    if (ring->done != NULL) {
+        ring->done(ring->done_ctx, op);
+    }
+}
+
+/* Starts operations while there are slots; those that need none end at once. */
+static void fill(struct mc_file_ring *ring) {
+    while (ring->next < ring->count && ring->free_count > 0) {
+        struct mc_file_op *op = &ring->ops[ring->next++];
+        if (op_is_sane(op) && ring->native && op->len > 0) {
+            slot_start(ring, op);
+            continue;
         }
+        if (op_is_sane(op)) {
+            finish_in_place(op, 0);
+        } else {
+            op->status = MC_INVALID_PARAMS;
+        }
+        tell(ring, op);
+    }
+}
+
+void mc_file_begin(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count,
+                   void (*done)(void *ctx, struct mc_file_op *op), void *ctx) {
+    MC_ASSERT(ring->ops == NULL && ring->free_count == ring->depth); /* one user at a time */
+    ring->run++;
+    ring->ops = ops;
+    ring->count = count;
+    ring->next = 0;
+    ring->done = done;
+    ring->done_ctx = ctx;
+    if (ring->native) {
+        fill(ring);
+        (void)io_uring_submit(&ring->uring); /* what it does not take now, finish hands in */
+    }
+}
+
+enum mc_status mc_file_finish(struct mc_file_ring *ring) {
+    const struct mc_file_op *ops = ring->ops;
+    while (ring->next < ring->count || ring->free_count < ring->depth) {
+        fill(ring);
         if (ring->free_count < ring->depth) {
             /* Else the kernel would keep buffers that the caller gets back. */
             MC_ASSERT(wait_one(ring));
             reap(ring);
+            fill(ring);
+            (void)io_uring_submit(&ring->uring); /* the wait above hands in the rest */
         }
+        for (unsigned i = 0; i < ring->ended_count; i++) {
+            tell(ring, ring->ended[i]);
+        }
+        ring->ended_count = 0;
     }
-    for (size_t i = 0; i < count; i++) {
+    ring->ops = NULL;
+    for (size_t i = 0; i < ring->count; i++) {
         MC_TRY(ops[i].status);
     }
     return MC_OK;
+}
+
+enum mc_status mc_file_run(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count) {
+    mc_file_begin(ring, ops, count, NULL, NULL);
+    return mc_file_finish(ring);
 }

@@ -21,6 +21,7 @@ struct mc_tier_backend_ops {
     enum mc_status (*clear)(struct mc_tier_backend *backend);
     void (*scan)(struct mc_tier_backend *backend,
                  bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx);
+    void (*use_memory)(struct mc_tier_backend *backend, void *memory, size_t bytes);
     void (*stats)(struct mc_tier_backend *backend, struct mc_tier_stats *out);
 };
 

@@ -246,11 +246,12 @@ static enum mc_status bucket_open(const struct mc_tier_config *config,
     pthread_mutex_init(&b->lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);
     mc_tier_order_init(&b->order, config->eviction);
-    mc_tier_rings_init(&b->rings);
+    mc_tier_rings_init(&b->rings, config->depth);
     /* the depth is right, and a kernel without io_uring is no failure */
-    MC_ASSERT(mc_file_ring_create(MC_TIER_DEPTH, &b->put_ring) == MC_OK);
+    MC_ASSERT(mc_file_ring_create(config->depth, &b->put_ring) == MC_OK);
     b->staging = aligned_alloc(MC_TIER_BLOCK, BUCKET_STAGING);
     MC_ASSERT(b->staging != NULL);
+    (void)mc_file_ring_register(b->put_ring, b->staging, BUCKET_STAGING);
     enum mc_status status = bucket_recover(b);
     if (status != MC_OK) {
         bucket_close(&b->face);
@@ -266,6 +267,10 @@ static enum mc_status bucket_open(const struct mc_tier_config *config,
     return MC_OK;
 }
 
+static void bucket_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
+    mc_tier_rings_use(&((struct bucket_backend *)face)->rings, memory, bytes);
+}
+
 const struct mc_tier_backend_ops mc_tier_bucket = {
     .name = "bucket_storage_backend",
     .open = bucket_open,
@@ -276,5 +281,6 @@ const struct mc_tier_backend_ops mc_tier_bucket = {
     .remove = bucket_remove,
     .clear = bucket_clear,
     .scan = bucket_each,
+    .use_memory = bucket_use_memory,
     .stats = bucket_stats,
 };

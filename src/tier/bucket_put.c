@@ -3,7 +3,7 @@
  * described by its .meta and only then published. See tier/bucket.c.
  *
  * Values are copied once, into the staging memory, because a key lies before each and O_DIRECT
- * wants whole aligned blocks.
+ * wants whole aligned blocks; copying and summing go on while the disk writes.
  */
 #include "tier/bucket.h"
 
@@ -95,37 +95,59 @@ static bool make_room(struct bucket_backend *b, uint64_t bytes) {
 
 /* ---- data ---- */
 
+/* The staging memory is two halves: one is written while the other is filled. */
+#define HALF (BUCKET_STAGING / 2)
+
 struct writer {
     struct bucket_backend *b;
     int fd;
-    uint64_t staged;  /* bytes in the staging memory */
-    uint64_t written; /* bytes in the file, whole blocks */
+    unsigned half;    /* that is filled */
+    uint64_t staged;  /* bytes in it */
+    uint64_t written; /* bytes in the file, or on their way: whole blocks */
+    bool busy;        /* the other half is being written */
+    struct mc_file_op ops[2][HALF / BUCKET_STEP];
 };
 
+static enum mc_status wait_for_writes(struct writer *w) {
+    bool busy = w->busy;
+    w->busy = false;
+    return busy ? mc_file_finish(w->b->put_ring) : MC_OK;
+}
+
 static enum mc_status flush(struct writer *w) {
-    struct mc_file_op ops[BUCKET_STAGING / BUCKET_STEP];
+    char *memory = (char *)w->b->staging + w->half * HALF;
+    struct mc_file_op *ops = w->ops[w->half];
     size_t count = 0;
     uint64_t bytes = mc_tier_round_up(w->staged);
-    memset((char *)w->b->staging + w->staged, 0, bytes - w->staged);
+    memset(memory + w->staged, 0, bytes - w->staged);
     for (uint64_t at = 0; at < bytes; at += BUCKET_STEP) {
         ops[count++] = (struct mc_file_op){.write = true,
                                            .fd = w->fd,
-                                           .buffer = (char *)w->b->staging + at,
+                                           .buffer = memory + at,
                                            .len = mc_min_u64(BUCKET_STEP, bytes - at),
                                            .offset = w->written + at};
     }
+    MC_TRY(wait_for_writes(w));
+    mc_file_begin(w->b->put_ring, ops, count, NULL, NULL);
+    w->busy = true;
+    w->half ^= 1;
     w->written += bytes;
     w->staged = 0;
-    return mc_file_run(w->b->put_ring, ops, count);
+    return MC_OK;
 }
 
-static enum mc_status stage(struct writer *w, const void *bytes, uint64_t len) {
+/* `crc`, which may be NULL, goes on over the bytes while the cache has them. */
+static enum mc_status stage(struct writer *w, const void *bytes, uint64_t len, uint32_t *crc) {
     for (uint64_t done = 0; done < len;) {
-        uint64_t step = mc_min_u64(len - done, BUCKET_STAGING - w->staged);
-        memcpy((char *)w->b->staging + w->staged, (const char *)bytes + done, step);
+        uint64_t step = mc_min_u64(mc_min_u64(len - done, HALF - w->staged), BUCKET_STEP);
+        const char *from = (const char *)bytes + done;
+        memcpy((char *)w->b->staging + w->half * HALF + w->staged, from, step);
+        if (crc != NULL) {
+            *crc = mc_tier_crc_more(*crc, from, step);
+        }
         w->staged += step;
         done += step;
-        if (w->staged == BUCKET_STAGING) {
+        if (w->staged == HALF) {
             MC_TRY(flush(w));
         }
     }
@@ -133,13 +155,19 @@ static enum mc_status stage(struct writer *w, const void *bytes, uint64_t len) {
 }
 
 static enum mc_status write_records(struct writer *w, struct mc_tier_item *const *items,
-                                    size_t count, struct mc_str trailer) {
-    for (size_t i = 0; i < count; i++) {
-        MC_TRY(stage(w, items[i]->key.ptr, items[i]->key.len));
-        MC_TRY(stage(w, items[i]->value, items[i]->size));
+                                    const struct bucket *bucket, struct mc_buf *trailer) {
+    for (size_t i = 0; i < bucket->count; i++) {
+        struct mc_tier_entry *e = bucket->entries[i];
+        MC_TRY(stage(w, items[i]->key.ptr, items[i]->key.len, NULL));
+        MC_TRY(stage(w, items[i]->value, items[i]->size, &e->crc));
+        e->has_crc = true;
     }
-    MC_TRY(stage(w, trailer.ptr, trailer.len));
-    return w->staged > 0 ? flush(w) : MC_OK;
+    mc_bucket_trailer_encode(bucket->entries, bucket->count, trailer);
+    MC_TRY(stage(w, trailer->data, trailer->len, NULL));
+    if (w->staged > 0) {
+        MC_TRY(flush(w));
+    }
+    return wait_for_writes(w);
 }
 
 /* Everything but the .meta. */
@@ -155,14 +183,13 @@ static enum mc_status write_data(struct bucket_backend *b, const struct bucket *
         return MC_FILE_WRITE_FAIL;
     }
     atomic_store_explicit(&b->direct, direct, memory_order_relaxed);
-    mc_bucket_trailer_encode(bucket->entries, bucket->count, &trailer);
     errno = 0;
     if (fallocate(w.fd, 0, 0, (off_t)bucket->file_bytes) != 0 && errno != EOPNOTSUPP) {
         step = "allocate"; /* a full disk is found before anything is written */
         status = MC_FILE_WRITE_FAIL;
     } else {
-        status =
-            write_records(&w, items, bucket->count, (struct mc_str){trailer.data, trailer.len});
+        status = write_records(&w, items, bucket, &trailer);
+        (void)wait_for_writes(&w); /* of a failure, which is known */
     }
     if (status == MC_OK && fdatasync(w.fd) != 0) {
         step = "sync";
@@ -189,8 +216,6 @@ static struct bucket *describe(int64_t id, struct mc_tier_item *const *items, si
         e->file = bucket;
         e->offset = at;
         e->size = items[i]->size;
-        e->crc = mc_tier_crc(items[i]->value, e->size);
-        e->has_crc = true;
         bucket->entries[i] = e;
         meta->objects[i] = (struct mc_bucket_object){items[i]->key, at, e->size};
         at += items[i]->key.len + items[i]->size;

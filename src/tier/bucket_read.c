@@ -131,26 +131,41 @@ static void finish(struct bucket_backend *b, struct mc_tier_read *reads, size_t 
     mc_buf_free(&lost);
 }
 
+struct batch {
+    struct bucket_backend *b;
+    struct mc_tier_read *reads;
+    struct found *found;
+    struct mc_file_op *ops;
+    size_t *owners; /* of an operation: which read */
+};
+
+static void read_ended(void *ctx, struct mc_file_op *op) {
+    const struct batch *batch = ctx;
+    size_t which = batch->owners[op - batch->ops];
+    struct mc_tier_read *read = &batch->reads[which];
+    if (op->status == MC_OK) {
+        read->status = verify(batch->b, read, &batch->found[which]);
+    } else {
+        read->status = MC_FILE_READ_FAIL;
+        read_failed(batch->b, &batch->found[which]);
+    }
+}
+
 void bucket_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_t count) {
     struct bucket_backend *b = (struct bucket_backend *)face;
-    struct found *found = mc_zalloc((count + 1) * sizeof(*found));
-    struct mc_file_op *ops = mc_zalloc((count + 1) * sizeof(*ops));
-    size_t *owners = mc_zalloc((count + 1) * sizeof(*owners));
-    look_up(b, reads, count, found);
-    size_t n = plan(reads, count, found, ops, owners);
+    struct batch batch = {.b = b, .reads = reads};
+    batch.found = mc_zalloc((count + 1) * sizeof(*batch.found));
+    batch.ops = mc_alloc((count + 1) * sizeof(*batch.ops));
+    batch.owners = mc_alloc((count + 1) * sizeof(*batch.owners));
+    look_up(b, reads, count, batch.found);
+    size_t n = plan(reads, count, batch.found, batch.ops, batch.owners);
     struct mc_file_ring *ring = mc_tier_rings_take(&b->rings);
-    enum mc_status status = mc_file_run(ring, ops, n);
+    mc_file_begin(ring, batch.ops, n, read_ended, &batch);
+    enum mc_status first = mc_file_finish(ring);
+    (void)first; /* each read has its own */
     mc_tier_rings_give(&b->rings, ring);
-    for (size_t i = 0; i < n; i++) {
-        struct mc_tier_read *read = &reads[owners[i]];
-        const struct found *at = &found[owners[i]];
-        read->status = ops[i].status == MC_OK ? verify(b, read, at) : MC_FILE_READ_FAIL;
-        if (status != MC_OK && ops[i].status != MC_OK) {
-            read_failed(b, at);
-        }
-    }
-    finish(b, reads, count, found);
-    free(owners);
-    free(ops);
-    free(found);
+    finish(b, reads, count, batch.found);
+    free(batch.owners);
+    free(batch.ops);
+    free(batch.found);
 }

@@ -5,13 +5,13 @@
 
 /* ---- rings ---- */
 
-void mc_tier_rings_init(struct mc_tier_rings *r) {
+void mc_tier_rings_init(struct mc_tier_rings *r, unsigned depth) {
     *r = (struct mc_tier_rings){0};
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->free, NULL);
     for (; r->free_count < MC_TIER_RINGS; r->free_count++) {
         /* the depth is right, and a kernel without io_uring is no failure */
-        MC_ASSERT(mc_file_ring_create(MC_TIER_DEPTH, &r->rings[r->free_count]) == MC_OK);
+        MC_ASSERT(mc_file_ring_create(depth, &r->rings[r->free_count]) == MC_OK);
     }
 }
 
@@ -24,13 +24,27 @@ void mc_tier_rings_fini(struct mc_tier_rings *r) {
     pthread_mutex_destroy(&r->lock);
 }
 
+void mc_tier_rings_use(struct mc_tier_rings *r, void *memory, size_t bytes) {
+    pthread_mutex_lock(&r->lock);
+    r->memory = memory;
+    r->bytes = bytes;
+    pthread_mutex_unlock(&r->lock);
+}
+
 struct mc_file_ring *mc_tier_rings_take(struct mc_tier_rings *r) {
     pthread_mutex_lock(&r->lock);
     while (r->free_count == 0) {
         pthread_cond_wait(&r->free, &r->lock);
     }
     struct mc_file_ring *ring = r->rings[--r->free_count];
+    void *memory = NULL; /* registering the first rings only, as many as are used at once */
+    if (r->memory != NULL && !mc_file_ring_has_memory(ring)) {
+        memory = r->memory;
+    }
     pthread_mutex_unlock(&r->lock);
+    if (memory != NULL) {
+        (void)mc_file_ring_register(ring, memory, r->bytes);
+    }
     return ring;
 }
 

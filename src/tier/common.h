@@ -13,15 +13,18 @@
 /* ---- rings: concurrent readers each take one; more than this many wait for one ---- */
 
 #define MC_TIER_RINGS 8u
-#define MC_TIER_DEPTH 64u
 
 struct mc_tier_rings {
     pthread_mutex_t lock;
     pthread_cond_t free;
     struct mc_file_ring *rings[MC_TIER_RINGS];
     unsigned free_count;
+    void *memory; /* that a ring registers when it is taken first; NULL = none */
+    size_t bytes;
 };
-void mc_tier_rings_init(struct mc_tier_rings *rings);
+void mc_tier_rings_init(struct mc_tier_rings *rings, unsigned depth);
+/* Reads will go to this memory most of the time; it outlives the rings. */
+void mc_tier_rings_use(struct mc_tier_rings *rings, void *memory, size_t bytes);
 void mc_tier_rings_fini(struct mc_tier_rings *rings); /* all have been given back */
 struct mc_file_ring *mc_tier_rings_take(struct mc_tier_rings *rings);
 void mc_tier_rings_give(struct mc_tier_rings *rings, struct mc_file_ring *ring);

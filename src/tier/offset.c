@@ -161,11 +161,12 @@ static enum mc_status offset_open(const struct mc_tier_config *config,
     pthread_mutex_init(&b->lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);
     mc_tier_order_init(&b->order, config->eviction);
-    mc_tier_rings_init(&b->rings);
+    mc_tier_rings_init(&b->rings, config->depth);
     /* the depth is right, and a kernel without io_uring is no failure */
-    MC_ASSERT(mc_file_ring_create(MC_TIER_DEPTH, &b->put_ring) == MC_OK);
+    MC_ASSERT(mc_file_ring_create(config->depth, &b->put_ring) == MC_OK);
     b->staging = aligned_alloc(MC_TIER_BLOCK, OFFSET_STAGING);
     MC_ASSERT(b->staging != NULL);
+    (void)mc_file_ring_register(b->put_ring, b->staging, OFFSET_STAGING);
     enum mc_status status = offset_recover(b);
     if (status != MC_OK) {
         offset_close(&b->face);
@@ -179,6 +180,10 @@ static enum mc_status offset_open(const struct mc_tier_config *config,
     return MC_OK;
 }
 
+static void offset_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
+    mc_tier_rings_use(&((struct offset_backend *)face)->rings, memory, bytes);
+}
+
 const struct mc_tier_backend_ops mc_tier_offset = {
     .name = "offset_allocator_storage_backend",
     .open = offset_open,
@@ -189,5 +194,6 @@ const struct mc_tier_backend_ops mc_tier_offset = {
     .remove = offset_remove,
     .clear = offset_clear,
     .scan = offset_each,
+    .use_memory = offset_use_memory,
     .stats = offset_stats,
 };

@@ -45,6 +45,22 @@ static enum mc_status verify(const struct offset_backend *b, const struct mc_tie
     return MC_CHECKSUM_MISMATCH;
 }
 
+struct batch {
+    struct offset_backend *b;
+    struct mc_tier_read *reads;
+    struct mc_tier_entry **entries;
+    struct mc_file_op *ops;
+    size_t *owners; /* of an operation: which read */
+};
+
+static void read_ended(void *ctx, struct mc_file_op *op) {
+    const struct batch *batch = ctx;
+    size_t i = (size_t)(op - batch->ops);
+    struct mc_tier_read *read = &batch->reads[batch->owners[i]];
+    read->status =
+        op->status == MC_OK ? verify(batch->b, read, batch->entries[i]) : MC_FILE_READ_FAIL;
+}
+
 void offset_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_t count) {
     struct offset_backend *b = (struct offset_backend *)face;
     struct mc_tier_entry **entries = mc_zalloc((count + 1) * sizeof(struct mc_tier_entry *));
@@ -54,13 +70,11 @@ void offset_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_
     struct mc_buf lost = {0};
     size_t n = look_up(b, reads, count, entries, ops, owners), good = 0;
     struct mc_file_ring *ring = mc_tier_rings_take(&b->rings);
-    enum mc_status status = mc_file_run(ring, ops, n);
+    struct batch batch = {b, reads, entries, ops, owners};
+    mc_file_begin(ring, ops, n, read_ended, &batch);
+    enum mc_status first = mc_file_finish(ring);
+    (void)first; /* each read has its own */
     mc_tier_rings_give(&b->rings, ring);
-    for (size_t i = 0; i < n; i++) {
-        struct mc_tier_read *read = &reads[owners[i]];
-        bool done = status == MC_OK || ops[i].status == MC_OK;
-        read->status = done ? verify(b, read, entries[i]) : MC_FILE_READ_FAIL;
-    }
     pthread_mutex_lock(&b->lock);
     for (size_t i = 0; i < n; i++) {
         struct mc_tier_entry *e = entries[i];

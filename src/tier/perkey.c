@@ -195,7 +195,7 @@ static enum mc_status perkey_open(const struct mc_tier_config *config,
     pthread_mutex_init(&b->lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);
     mc_tier_order_init(&b->order, config->eviction);
-    mc_tier_rings_init(&b->rings);
+    mc_tier_rings_init(&b->rings, config->depth);
     enum mc_status status = make_directory(b->directory.data);
     status = status == MC_OK ? make_directory(b->scratch.data) : status;
     status = status == MC_OK ? perkey_recover(b) : status;
@@ -212,6 +212,10 @@ static enum mc_status perkey_open(const struct mc_tier_config *config,
     return MC_OK;
 }
 
+static void perkey_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
+    mc_tier_rings_use(&((struct perkey_backend *)face)->rings, memory, bytes);
+}
+
 const struct mc_tier_backend_ops mc_tier_perkey = {
     .name = "file_per_key_storage_backend",
     .open = perkey_open,
@@ -222,5 +226,6 @@ const struct mc_tier_backend_ops mc_tier_perkey = {
     .remove = perkey_remove,
     .clear = perkey_clear,
     .scan = perkey_each,
+    .use_memory = perkey_use_memory,
     .stats = perkey_stats,
 };

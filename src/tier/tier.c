@@ -16,6 +16,7 @@
 #include "base/log.h"
 
 #define LOCK_NAME            ".mooncake.owner"
+#define DEFAULT_DEPTH        64u
 #define DEFAULT_SUBDIRECTORY "file_per_key_dir"
 
 static const struct mc_tier_backend_ops *const BACKENDS[] = {&mc_tier_bucket, &mc_tier_perkey,
@@ -108,6 +109,7 @@ enum mc_status mc_tier_open(const struct mc_tier_config *config, struct mc_tier 
     tier->config.owner = mc_strdup(config->owner != NULL ? config->owner : "unknown");
     tier->config.subdirectory =
         mc_strdup(config->subdirectory != NULL ? config->subdirectory : DEFAULT_SUBDIRECTORY);
+    tier->config.depth = config->depth != 0 ? config->depth : DEFAULT_DEPTH;
     tier->config.backend = ops->name;
     enum mc_status status = lock_directory(&tier->config, &tier->lock_fd);
     if (status != MC_OK) {
@@ -154,6 +156,10 @@ enum mc_status mc_tier_read(struct mc_tier *tier, struct mc_tier_read *reads, si
         MC_TRY(reads[i].status);
     }
     return MC_OK;
+}
+
+void mc_tier_use_memory(struct mc_tier *tier, void *memory, size_t bytes) {
+    tier->backend->ops->use_memory(tier->backend, memory, bytes);
 }
 
 bool mc_tier_find(struct mc_tier *tier, struct mc_str key, uint64_t *size) {

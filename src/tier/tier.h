@@ -44,7 +44,8 @@ struct mc_tier_config {
     /* A file of the bucket backend is closed at one of these; 0 = 256 MiB, 500. */
     uint64_t bucket_bytes;
     uint32_t bucket_keys;
-    bool buffered; /* through the page cache; else O_DIRECT where the file system has it */
+    unsigned depth; /* operations under way at once, of a put and of each call that reads; 0 = 64 */
+    bool buffered;  /* through the page cache; else O_DIRECT where the file system has it */
     /* Called, without locks, for each key that the tier dropped by itself: evicted, or found
      * broken. May be NULL. */
     void (*lost)(void *ctx, struct mc_str key);
@@ -91,6 +92,10 @@ struct mc_tier_read {
 };
 MC_MUST_USE enum mc_status mc_tier_read(struct mc_tier *tier, struct mc_tier_read *reads,
                                         size_t count);
+
+/* Says where the rooms of most reads will be, so that the kernel keeps its pages at hand. The
+ * memory outlives the tier. */
+void mc_tier_use_memory(struct mc_tier *tier, void *memory, size_t bytes);
 
 bool mc_tier_find(struct mc_tier *tier, struct mc_str key, uint64_t *size);
 /* Durable: the key does not come back with the next start. MC_OBJECT_NOT_FOUND. */

@@ -68,8 +68,8 @@ def the_master(closing, scratch):
 def the_tier(closing, scratch):
     place = scratch / "tier"
     place.mkdir()
-    text = output_of("bench_tier", [place, "--objects", "40", "--size", "4096", "--depth", "4"])
-    check_lines("bench_tier", text, rf"^tier\s+(write|read x\d+)\s+{NUMBER} GB/s", 4)
+    text = output_of("bench_tier", [place, "--objects", "40", "--size", "4096", "--depth", "4", "--rounds", "1"])
+    check_lines("bench_tier", text, rf"^tier\s+(write|read|read x1)\s+{NUMBER} GB/s", 4)
 
 
 def none_is_forgotten(closing, scratch):
