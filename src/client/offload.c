@@ -440,6 +440,10 @@ void mc_offload_goodbye(struct mc_offload *off) {
     mc_ops_end(ops, call);
 }
 
+void mc_offload_stats(struct mc_offload *off, struct mc_tier_stats *out) {
+    mc_tier_stats(off->tier, out);
+}
+
 /* ---- life ---- */
 
 enum mc_status mc_offload_open(const struct mc_offload_config *config, struct mc_offload **out) {
@@ -456,6 +460,7 @@ enum mc_status mc_offload_open(const struct mc_offload_config *config, struct mc
         mc_offload_close(off);
         return status;
     }
+    mc_tier_use_memory(off->tier, config->memory, config->memory_bytes);
     *out = off;
     return MC_OK;
 }

@@ -45,6 +45,7 @@ struct mc_offload;
 /* Opens the tier: its errors. */
 MC_MUST_USE enum mc_status mc_offload_open(const struct mc_offload_config *config,
                                            struct mc_offload **out);
+void mc_offload_stats(struct mc_offload *off, struct mc_tier_stats *out);
 void mc_offload_close(struct mc_offload *off); /* NULL is allowed */
 
 /* Tells the master that there is a disk, and all that it holds. `endpoint`: where others reach

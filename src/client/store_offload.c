@@ -13,7 +13,42 @@
 
 #define RPC_THREADS          4
 #define RETRY_NS             (1 * MC_SEC)
+#define DEFAULT_SCRUB_RATE   (8ull << 20) /* a terabyte in a day and a half */
 #define DEFAULT_BUFFER_BYTES (1280ull << 20)
+
+/* What the tier counts, as metrics of the store. */
+static const struct {
+    const char *name, *help;
+    enum mc_metric_type type;
+    size_t at; /* in struct mc_tier_stats */
+} METRICS[] = {
+#define COUNTER(what, help)                                                                        \
+    {                                                                                              \
+        "mooncake_client_ssd_" #what "_total", help, MC_METRIC_COUNTER,                            \
+            offsetof(struct mc_tier_stats, what)                                                   \
+    }
+#define GAUGE(what, help)                                                                          \
+    { "mooncake_client_ssd_" #what, help, MC_METRIC_GAUGE, offsetof(struct mc_tier_stats, what) }
+    GAUGE(capacity_bytes, "bytes that the SSD tier may take"),
+    GAUGE(used_bytes, "bytes that the SSD tier takes on disk"),
+    GAUGE(objects, "objects on the SSD tier"),
+    COUNTER(written_objects, "objects written to the SSD tier"),
+    COUNTER(written_bytes, "bytes of objects written to the SSD tier"),
+    COUNTER(read_objects, "objects read from the SSD tier"),
+    COUNTER(read_bytes, "bytes of objects read from the SSD tier"),
+    COUNTER(evicted_objects, "objects that the SSD tier gave up for room"),
+    COUNTER(broken_objects, "objects of the SSD tier that were not what was written, and dropped"),
+    COUNTER(failed_writes, "writes to the SSD tier that failed"),
+    COUNTER(failed_reads, "reads from the SSD tier that failed"),
+    COUNTER(scrubbed_objects, "objects that the scrubber has looked at"),
+    COUNTER(scrubbed_bytes, "bytes that the scrubber has looked at"),
+    COUNTER(scrub_rounds, "times that the scrubber has looked at everything"),
+};
+
+struct tier_metric {
+    struct mc_offload *offload;
+    size_t at;
+};
 
 struct mc_store_offload {
     struct mc_store *store;
@@ -25,10 +60,31 @@ struct mc_store_offload {
     pthread_t worker;
     bool worker_runs;
 
+    struct tier_metric metrics[MC_ARRAY_LEN(METRICS)];
+
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t wake;
     bool stopping;
 };
+
+/* ---- metrics ---- */
+
+static int64_t read_metric(void *arg) {
+    const struct tier_metric *metric = arg;
+    struct mc_tier_stats stats;
+    uint64_t value;
+    mc_offload_stats(metric->offload, &stats);
+    memcpy(&value, (const char *)&stats + metric->at, sizeof(value));
+    return (int64_t)value;
+}
+
+static void register_metrics(struct mc_store_offload *off) {
+    for (size_t i = 0; i < MC_ARRAY_LEN(METRICS); i++) {
+        off->metrics[i] = (struct tier_metric){off->offload, METRICS[i].at};
+        mc_metrics_register_fn(off->store->metrics, METRICS[i].type, METRICS[i].name, "",
+                               METRICS[i].help, read_metric, &off->metrics[i]);
+    }
+}
 
 /* ---- the worker ---- */
 
@@ -103,6 +159,8 @@ static enum mc_status open_offload(struct mc_store_offload *off, const char *pat
                  .owner = off->store->name,
                  .capacity_bytes = buckets != 0 ? buckets : most,
                  .eviction = eviction_from_env(),
+                 .scrub_bytes_per_second =
+                     mc_env_u64("MC_TIER_SCRUB_BYTES_PER_SECOND", 0, INT64_MAX, DEFAULT_SCRUB_RATE),
                  .bucket_bytes = mc_env_u64("MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES", 4096,
                                             INT64_MAX, 256u << 20),
                  .bucket_keys =
@@ -139,6 +197,7 @@ static enum mc_status start_steps(struct mc_store_offload *off,
         mc_env_u64("MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS", 1, 86400, 10) * MC_SEC;
     MC_TRY(take_memory(off));
     MC_TRY(open_offload(off, options->ssd_offload_path));
+    register_metrics(off);
     MC_TRY(listen_for_reads(off));
     enum mc_status status = mc_offload_mount(off->offload, off->endpoint);
     if (status != MC_OK) {
@@ -185,6 +244,7 @@ void mc_store_offload_stop(struct mc_store *store) {
     if (off->server != NULL) {
         mc_rpc_server_stop(off->server);
     }
+    mc_metrics_unregister_range(store->metrics, off->metrics, sizeof(off->metrics));
     mc_offload_close(off->offload);
     enum mc_status status =
         off->memory != NULL ? mc_memory_free(store->engine, off->memory) : MC_OK;

@@ -21,6 +21,9 @@ struct mc_tier_backend_ops {
     enum mc_status (*clear)(struct mc_tier_backend *backend);
     void (*scan)(struct mc_tier_backend *backend,
                  bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx);
+    /* The next object of a walk over all (mc_tier_index_next); the key is appended. */
+    bool (*next)(struct mc_tier_backend *backend, uint64_t *cursor, struct mc_buf *key,
+                 uint64_t *size);
     void (*use_memory)(struct mc_tier_backend *backend, void *memory, size_t bytes);
     void (*stats)(struct mc_tier_backend *backend, struct mc_tier_stats *out);
 };

@@ -267,6 +267,19 @@ static enum mc_status bucket_open(const struct mc_tier_config *config,
     return MC_OK;
 }
 
+static bool bucket_next(struct mc_tier_backend *face, uint64_t *cursor, struct mc_buf *key,
+                        uint64_t *size) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    pthread_mutex_lock(&b->lock);
+    const struct mc_tier_entry *e = mc_tier_index_next(&b->index, cursor);
+    if (e != NULL) {
+        mc_buf_append(key, e->key, e->key_len);
+        *size = e->size;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return e != NULL;
+}
+
 static void bucket_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
     mc_tier_rings_use(&((struct bucket_backend *)face)->rings, memory, bytes);
 }
@@ -281,6 +294,7 @@ const struct mc_tier_backend_ops mc_tier_bucket = {
     .remove = bucket_remove,
     .clear = bucket_clear,
     .scan = bucket_each,
+    .next = bucket_next,
     .use_memory = bucket_use_memory,
     .stats = bucket_stats,
 };

@@ -50,7 +50,7 @@ static void look_up(struct bucket_backend *b, struct mc_tier_read *reads, size_t
             bucket->users++;
             found[i] = (struct found){.bucket = bucket, .entry = e};
             uint64_t unit = (uint64_t)bucket->id;
-            mc_tier_order_read(&b->order, &unit, 1);
+            mc_tier_order_read(&b->order, &unit, reads[i].unused ? 0 : 1);
         }
     }
     pthread_mutex_unlock(&b->lock);
@@ -114,8 +114,8 @@ static void finish(struct bucket_backend *b, struct mc_tier_read *reads, size_t 
         }
         struct mc_tier_entry *e = found[i].entry;
         if (reads[i].status == MC_OK) {
-            b->stats.read_objects++;
-            b->stats.read_bytes += e->size;
+            b->stats.read_objects += !reads[i].unused;
+            b->stats.read_bytes += reads[i].unused ? 0 : e->size;
         } else if (reads[i].status == MC_CHECKSUM_MISMATCH && e->live) {
             b->stats.broken_objects++;
             mc_tier_index_remove(&b->index, e);

@@ -29,6 +29,7 @@ void mc_tier_rings_use(struct mc_tier_rings *r, void *memory, size_t bytes) {
     r->memory = memory;
     r->bytes = bytes;
     pthread_mutex_unlock(&r->lock);
+    mc_tier_rings_give(r, mc_tier_rings_take(r)); /* the first one now, and not in a read */
 }
 
 struct mc_file_ring *mc_tier_rings_take(struct mc_tier_rings *r) {

@@ -180,6 +180,19 @@ static enum mc_status offset_open(const struct mc_tier_config *config,
     return MC_OK;
 }
 
+static bool offset_next(struct mc_tier_backend *face, uint64_t *cursor, struct mc_buf *key,
+                        uint64_t *size) {
+    struct offset_backend *b = (struct offset_backend *)face;
+    pthread_mutex_lock(&b->lock);
+    const struct mc_tier_entry *e = mc_tier_index_next(&b->index, cursor);
+    if (e != NULL) {
+        mc_buf_append(key, e->key, e->key_len);
+        *size = e->size;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return e != NULL;
+}
+
 static void offset_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
     mc_tier_rings_use(&((struct offset_backend *)face)->rings, memory, bytes);
 }
@@ -194,6 +207,7 @@ const struct mc_tier_backend_ops mc_tier_offset = {
     .remove = offset_remove,
     .clear = offset_clear,
     .scan = offset_each,
+    .next = offset_next,
     .use_memory = offset_use_memory,
     .stats = offset_stats,
 };

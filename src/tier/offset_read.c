@@ -79,7 +79,7 @@ void offset_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_
     for (size_t i = 0; i < n; i++) {
         struct mc_tier_entry *e = entries[i];
         const struct mc_tier_read *read = &reads[owners[i]];
-        if (read->status == MC_OK) {
+        if (read->status == MC_OK && !read->unused) {
             b->stats.read_objects++;
             b->stats.read_bytes += e->size;
             hashes[good] = e->hash;
@@ -88,7 +88,7 @@ void offset_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_
             b->stats.broken_objects++;
             mc_tier_lost_add(&lost, read->key);
             offset_drop_locked(b, e);
-        } else {
+        } else if (read->status != MC_OK) {
             b->stats.failed_reads++;
         }
         offset_unuse_locked(b, e);

@@ -212,6 +212,19 @@ static enum mc_status perkey_open(const struct mc_tier_config *config,
     return MC_OK;
 }
 
+static bool perkey_next(struct mc_tier_backend *face, uint64_t *cursor, struct mc_buf *key,
+                        uint64_t *size) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    pthread_mutex_lock(&b->lock);
+    const struct mc_tier_entry *e = mc_tier_index_next(&b->index, cursor);
+    if (e != NULL) {
+        mc_buf_append(key, e->key, e->key_len);
+        *size = e->size;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return e != NULL;
+}
+
 static void perkey_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
     mc_tier_rings_use(&((struct perkey_backend *)face)->rings, memory, bytes);
 }
@@ -226,6 +239,7 @@ const struct mc_tier_backend_ops mc_tier_perkey = {
     .remove = perkey_remove,
     .clear = perkey_clear,
     .scan = perkey_each,
+    .next = perkey_next,
     .use_memory = perkey_use_memory,
     .stats = perkey_stats,
 };

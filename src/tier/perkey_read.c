@@ -77,7 +77,7 @@ static bool entry_changed(struct perkey_backend *b, const struct reading *r) {
 static void settle(struct perkey_backend *b, const struct reading *r, struct mc_buf *lost) {
     struct mc_str key = r->read->key;
     pthread_mutex_lock(&b->lock);
-    if (r->read->status == MC_OK) {
+    if (r->read->status == MC_OK && !r->read->unused) {
         b->stats.read_objects++;
         b->stats.read_bytes += r->read->size;
         uint64_t hash = mc_hash64(key.ptr, key.len, 0);
@@ -85,7 +85,7 @@ static void settle(struct perkey_backend *b, const struct reading *r, struct mc_
         mc_tier_order_read(&b->order, &hash, e != NULL ? 1 : 0);
     } else if (r->read->status == MC_FILE_READ_FAIL) {
         b->stats.failed_reads++;
-    } else {
+    } else if (r->read->status != MC_OK) {
         struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
         if (e != NULL && e->seq == r->seq) {
             b->stats.broken_objects++;
@@ -107,6 +107,9 @@ static void read_group(struct perkey_backend *b, struct reading *all, size_t cou
     for (size_t i = 0; i < count; i++) {
         struct reading *r = &all[i];
         if (open_file(b, r)) {
+            if (r->read->unused) { /* the disk is looked at, not the page cache */
+                (void)posix_fadvise(r->fd, 0, 0, POSIX_FADV_DONTNEED);
+            }
             ops[n] = (struct mc_file_op){
                 .fd = r->fd, .buffer = r->read->room, .len = r->head + r->read->size};
             r->read->value = (char *)r->read->room + r->head;

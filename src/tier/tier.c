@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "tier/scrub.h"
 
 #define LOCK_NAME            ".mooncake.owner"
 #define DEFAULT_DEPTH        64u
@@ -25,6 +26,7 @@ static const struct mc_tier_backend_ops *const BACKENDS[] = {&mc_tier_bucket, &m
 struct mc_tier {
     struct mc_tier_config config; /* strings are our own */
     struct mc_tier_backend *backend;
+    struct mc_tier_scrubber *scrubber; /* NULL = none */
     int lock_fd;
 };
 
@@ -120,6 +122,9 @@ enum mc_status mc_tier_open(const struct mc_tier_config *config, struct mc_tier 
         goto fail_lock;
     }
     tier->backend->ops = ops;
+    if (config->scrub_bytes_per_second != 0) {
+        tier->scrubber = mc_tier_scrub_start(tier->backend, config->scrub_bytes_per_second);
+    }
     *out = tier;
     return MC_OK;
 fail_lock:
@@ -131,6 +136,7 @@ fail_tier:
 
 void mc_tier_close(struct mc_tier *tier) {
     if (tier != NULL) {
+        mc_tier_scrub_stop(tier->scrubber);
         tier->backend->ops->close(tier->backend);
         close(tier->lock_fd);
         tier_free(tier);
@@ -179,7 +185,12 @@ void mc_tier_scan(struct mc_tier *tier, bool (*fn)(void *ctx, const struct mc_ti
     tier->backend->ops->scan(tier->backend, fn, ctx);
 }
 
+void mc_tier_scrub(struct mc_tier *tier) {
+    mc_tier_scrub_once(tier->backend);
+}
+
 void mc_tier_stats(struct mc_tier *tier, struct mc_tier_stats *out) {
     *out = (struct mc_tier_stats){0};
     tier->backend->ops->stats(tier->backend, out);
+    mc_tier_scrub_stats(tier->scrubber, out);
 }

@@ -45,7 +45,8 @@ struct mc_tier_config {
     uint64_t bucket_bytes;
     uint32_t bucket_keys;
     unsigned depth; /* operations under way at once, of a put and of each call that reads; 0 = 64 */
-    bool buffered;  /* through the page cache; else O_DIRECT where the file system has it */
+    uint64_t scrub_bytes_per_second; /* a thread reads everything again and again; 0 = none */
+    bool buffered; /* through the page cache; else O_DIRECT where the file system has it */
     /* Called, without locks, for each key that the tier dropped by itself: evicted, or found
      * broken. May be NULL. */
     void (*lost)(void *ctx, struct mc_str key);
@@ -86,6 +87,7 @@ struct mc_tier_read {
     uint64_t size; /* what the caller takes the object to be */
     void *room;    /* mc_tier_read_room() bytes, aligned to MC_TIER_BLOCK */
     void *value;   /* set: where in `room` the object begins */
+    bool unused;   /* looked at, not used: counts for nothing in the order of eviction */
     /* MC_OBJECT_NOT_FOUND (not there, or of another size), MC_FILE_READ_FAIL,
      * MC_CHECKSUM_MISMATCH. */
     enum mc_status status;
@@ -115,9 +117,12 @@ struct mc_tier_stats {
     uint64_t capacity_bytes, used_bytes; /* on disk */
     uint64_t objects, files;
     uint64_t written_objects, written_bytes, read_objects, read_bytes; /* since the start */
+    uint64_t scrubbed_objects, scrubbed_bytes, scrub_rounds;
     uint64_t evicted_objects, broken_objects, failed_writes, failed_reads;
     bool direct; /* O_DIRECT is in use */
 };
+/* Reads everything once, as the scrubber does; what is broken is told of through `lost`. */
+void mc_tier_scrub(struct mc_tier *tier);
 void mc_tier_stats(struct mc_tier *tier, struct mc_tier_stats *out);
 
 #endif

@@ -222,6 +222,48 @@ static void test_a_flipped_bit_is_an_error_and_not_data(void **state) {
     mc_tier_close(tier);
 }
 
+/* Sees what a read would, without being one. */
+static void test_the_scrubber_finds_a_flipped_bit(void **state) {
+    struct mc_tier *tier = open_with(MC_TIER_EVICT_LRU, 0, true);
+    struct mc_tier_stats stats;
+    assert_ok(put(tier, 0, 4, 0));
+    mc_tier_scrub(tier);
+    assert_string_equal(lost_keys, "");
+    flip_a_bit(2);
+    mc_tier_scrub(tier);
+    assert_string_equal(lost_keys, "key2 ");
+    mc_tier_stats(tier, &stats);
+    assert_int_equal(stats.broken_objects, 1);
+    assert_int_equal(stats.read_objects, 0);
+    assert_int_equal(get(tier, 2, 0), MC_OBJECT_NOT_FOUND);
+    assert_ok(get(tier, 3, 0));
+    mc_tier_close(tier);
+}
+
+static void test_a_scrubbing_thread_goes_round(void **state) {
+    struct mc_tier_config config = {.path = dir,
+                                    .backend = backend,
+                                    .owner = "test",
+                                    .capacity_bytes = 64 << 20,
+                                    .scrub_bytes_per_second = 1 << 30};
+    struct mc_tier *tier;
+    struct mc_tier_stats stats;
+    assert_ok(mc_tier_open(&config, &tier));
+    for (unsigned round = 0; round < 3; round++) { /* beside it, life goes on */
+        assert_ok(put(tier, 0, 4, round));
+    }
+    uint64_t begin;
+    mc_tier_stats(tier, &stats);
+    begin = stats.scrub_rounds;
+    while (stats.scrub_rounds < begin + 2) {
+        assert_ok(get(tier, 1, 2));
+        mc_tier_stats(tier, &stats);
+    }
+    assert_true(stats.scrubbed_objects >= 4 && stats.scrubbed_bytes > 0);
+    assert_int_equal(stats.broken_objects, 0);
+    mc_tier_close(tier);
+}
+
 static void evict(enum mc_tier_eviction eviction, const char *survivor, const char *victim) {
     const uint64_t mib = 1 << 20;
     struct mc_tier *tier = open_with(eviction, 14 * mib, false);
@@ -345,6 +387,8 @@ int main(void) {
             TEST(test_a_removed_key_stays_away),
             TEST(test_a_killed_writer_loses_only_what_was_not_acknowledged),
             TEST(test_a_flipped_bit_is_an_error_and_not_data),
+            TEST(test_the_scrubber_finds_a_flipped_bit),
+            TEST(test_a_scrubbing_thread_goes_round),
             TEST(test_fifo_evicts_the_first),
             TEST(test_lru_keeps_what_was_read),
             TEST(test_the_own_policy_makes_room),
