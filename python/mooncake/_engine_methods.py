@@ -3,6 +3,7 @@ import glob
 import json
 import os
 
+from mooncake._shared import SharedSegment
 from mooncake._types import _Enum
 
 
@@ -89,7 +90,7 @@ _METHODS = (get_notifies, warmup_efa_segment, get_local_topology)
 
 
 def _install(module):
-    for cls in (TransferOpcode, TransferNotify):
+    for cls in (TransferOpcode, TransferNotify, SharedSegment):
         cls.__module__ = "mooncake.engine"
         setattr(module, cls.__name__, cls)
     module.Read, module.Write = TransferOpcode.Read, TransferOpcode.Write
