@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
+#include "client/checksum.h"
 
 #define RENEW_TIMEOUT_NS (3 * MC_SEC) /* the pings that follow must not be late */
 /* At least, between two renewals: a tiny lease must not become a busy loop. */
@@ -78,21 +79,43 @@ bool mc_ops_view_valid(const struct mc_view_record *record) {
     return end != 0 && mc_ops_now(record->ops) < end;
 }
 
-/* The nearest replica that can be mapped. */
-static const struct mw_replica *map_nearest(struct mc_ops *ops, const struct mw_replica_list *list,
-                                            uint64_t deadline_ns, const void **data) {
+/* Whether the bytes are those that were written. */
+static bool intact(struct mc_ops *ops, struct mc_str key, const struct mw_replica_list *list,
+                   const struct mw_replica *replica, const void *data) {
+    struct mc_slice slice = {(void *)(uintptr_t)data, replica->memory.size}; /* only read */
+    if (!ops->checksum || !list->checksum.has ||
+        mc_checksum_slices(&slice, 1, slice.length) == list->checksum.value) {
+        return true;
+    }
+    mc_metric_add(&ops->counters.checksum_mismatches, 1);
+    mc_error("the bytes mapped are not the bytes written: key=%.*s replica=%llu endpoint=%.*s",
+             (int)key.len, key.ptr, (unsigned long long)replica->id,
+             (int)replica->memory.endpoint.len, replica->memory.endpoint.ptr);
+    return false;
+}
+
+/* The nearest replica that can be mapped and is intact. */
+static enum mc_status map_nearest(struct mc_ops *ops, struct mc_str key,
+                                  const struct mw_replica_list *list, uint64_t deadline_ns,
+                                  const struct mw_replica **out, const void **data) {
+    enum mc_status status = MC_REPLICA_NOT_IN_LOCAL_MEMORY;
     uint64_t tried = 0;
     size_t index;
     const struct mw_replica *replica;
     while ((replica = mc_ops_choose(ops, list, tried, &index)) != NULL) {
         *data = ops->port->ops->map(ops->port, replica->memory.endpoint, replica->memory.address,
                                     replica->memory.size, deadline_ns);
+        if (*data != NULL && intact(ops, key, list, replica, *data)) {
+            *out = replica;
+            return MC_OK;
+        }
         if (*data != NULL) {
-            return replica;
+            ops->port->ops->unmap(ops->port, replica->memory.endpoint, *data);
+            status = MC_CHECKSUM_MISMATCH;
         }
         tried |= 1ull << index;
     }
-    return NULL;
+    return status;
 }
 
 static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
@@ -104,10 +127,8 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
                       MC_OPS_IDEMPOTENT));
     MC_TRY(mc_ops_status(answer.error));
     const void *data = NULL;
-    const struct mw_replica *replica = map_nearest(ops, &answer.value, deadline_ns, &data);
-    if (replica == NULL) {
-        return MC_REPLICA_NOT_IN_LOCAL_MEMORY;
-    }
+    const struct mw_replica *replica = NULL;
+    MC_TRY(map_nearest(ops, key, &answer.value, deadline_ns, &replica, &data));
     struct mc_view_record *record = record_create(ops, key, replica, data);
     set_lease(record, call->asked_ns, answer.value.lease_ttl_ms);
     if (!mc_ops_view_valid(record)) {

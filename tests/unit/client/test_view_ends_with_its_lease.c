@@ -1,5 +1,6 @@
 /* A view is valid while its lease holds, is renewed while it is open, and is lost for good when the
  * object goes. */
+#include "client/checksum.h"
 #include "support/fake_port.h"
 #include "support/support.h"
 
@@ -87,6 +88,27 @@ static void test_unanswered_renewal_lets_it_run_out(void **state) {
     mc_ops_view_release(ops, view.record);
 }
 
+static void test_a_view_shows_what_was_written_or_nothing(void **state) {
+    struct mc_ops_view view;
+    struct mc_slice slice = {value, sizeof(value)};
+    struct fake_object *o = fake_find(fake, "k");
+    mc_ops_destroy(ops);
+    ops = fake_ops(fake, true);
+    o->checksum = (struct mw_opt_u64){true, mc_checksum_slices(&slice, 1, sizeof(value))};
+    fake->distance[0] = MC_DISTANCE_HOST;
+    fake->distance[1] = MC_DISTANCE_HOST;
+    fake->memory[0][o->offset[0] + 999] ^= 1;
+    for (unsigned i = 0; i < 4; i++) { /* whichever replica comes first */
+        assert_ok(mc_ops_view_open(ops, "k", &view));
+        mc_test_verify(view.data, view.length, 1);
+        mc_ops_view_release(ops, view.record);
+    }
+    assert_true(mc_metric_get(&mc_ops_counters(ops)->checksum_mismatches) > 0);
+    fake->memory[1][o->offset[1]] ^= 1;
+    assert_int_equal(mc_ops_view_open(ops, "k", &view), MC_CHECKSUM_MISMATCH);
+    assert_int_equal(fake->mapped, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -94,6 +116,7 @@ int main(void) {
         T(test_renewal_keeps_it),
         T(test_object_gone_is_seen),
         T(test_unanswered_renewal_lets_it_run_out),
+        T(test_a_view_shows_what_was_written_or_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
