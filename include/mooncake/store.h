@@ -94,6 +94,15 @@ struct mc_engine *mc_store_engine(struct mc_store *store);   /* NULL with "rpc_o
 /* MC_OK while the master answers pings. */
 MC_MUST_USE enum mc_status mc_store_health(struct mc_store *store);
 
+/* What a key must be for a put to take place; compared when the put begins, and whoever puts the
+ * key meanwhile wins over it. See mc_store_inspect. */
+enum mc_put_condition {
+    MC_PUT_ALWAYS = 0,
+    MC_PUT_IF_ABSENT = 1,   /* MC_OBJECT_ALREADY_EXISTS, of a put and of an upsert */
+    MC_PUT_IF_VERSION = 2,  /* replaces it; MC_INVALID_VERSION: it is another by now; */
+    MC_PUT_IF_CHECKSUM = 3, /* MC_OBJECT_NOT_FOUND; MC_REPLICA_IS_NOT_READY: just being written */
+};
+
 struct mc_replicate_config {  /* zero-initialised = one replica, anywhere, no pin */
     uint64_t replica_num;     /* 0 = 1; each on another node, fewer where there are fewer */
     bool with_soft_pin;       /* evicted after the others, for soft_pin_ttl_ms */
@@ -106,6 +115,17 @@ struct mc_replicate_config {  /* zero-initialised = one replica, anywhere, no pi
     size_t group_id_count;        /* the number of keys, else MC_INVALID_PARAMS */
     bool without_soft_pin;        /* upsert: takes away the pin that the object has */
     uint8_t data_type;            /* what it is, for people and tools; upstream's ObjectDataType */
+    /* What follows is MC_NOT_SUPPORTED with upstream's master, and in a store by way of a node
+     * MC_UNAVAILABLE_IN_CURRENT_MODE. */
+    /* The object is not there any more so long after it became readable; 0 = no such end. Leases
+     * end with it, pins do not prolong it, it is never offloaded to SSD. An upsert begins anew,
+     * with or without. */
+    uint64_t ttl_ms;
+    enum mc_put_condition condition;
+    /* Of MC_PUT_IF_VERSION and MC_PUT_IF_CHECKSUM: one a key. When such a put fails after it began
+     * (MC_TRANSFER_FAIL, MC_RPC_FAIL, MC_RPC_TIMEOUT), the old object may be gone. */
+    const uint64_t *expected;
+    size_t expected_count; /* the number of keys, else MC_INVALID_PARAMS */
 };
 
 struct mc_slice { /* one piece of a value in memory */
@@ -366,6 +386,21 @@ MC_MUST_USE enum mc_status mc_store_list(struct mc_store *s, const char *prefix,
 void mc_store_keys_free(struct mc_store_keys *page);
 
 /* ---- looking inside ---- */
+
+struct mc_object_info {
+    uint64_t size;
+    uint64_t version; /* never the same again once the key was replaced or removed */
+    uint64_t checksum;
+    bool has_checksum;
+    bool has_ttl;
+    uint64_t ttl_left_ms;
+    uint32_t replicas;
+};
+/* Takes no lease. results[i]: MC_OBJECT_NOT_FOUND; MC_REPLICA_IS_NOT_READY. MC_NOT_SUPPORTED
+ * (upstream's master). */
+MC_MUST_USE enum mc_status mc_store_inspect(struct mc_store *s, const char *const *keys,
+                                            size_t count, struct mc_object_info *infos,
+                                            enum mc_status *results);
 
 struct mc_replica_info {
     uint64_t id;

@@ -90,6 +90,20 @@ MC_MUST_USE enum mc_status mc_ops_rpc_batch(struct mc_ops *ops, struct mc_ops_ca
 void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
                         const struct mc_replicate_config *config, struct mc_str *groups,
                         size_t key_count, struct mw_replicate_config *wire);
+/* Begins the puts of the request in the words that `config` needs; expected[] = one a key of the
+ * request, or NULL. *answers: of struct mw_e_vec of replicas. */
+MC_MUST_USE enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
+                                             const struct mw_a_batch_put_start *request,
+                                             bool upsert, const struct mc_replicate_config *config,
+                                             uint64_t *expected, uint64_t deadline_ns,
+                                             struct mc_vec *answers);
+/* MC_INVALID_PARAMS when arrays of the configuration have not one entry a key. */
+MC_MUST_USE enum mc_status mc_ops_config_check(const struct mc_replicate_config *config,
+                                               size_t keys);
+static inline bool mc_ops_compares(const struct mc_replicate_config *config) {
+    return config != NULL &&
+           (config->condition == MC_PUT_IF_VERSION || config->condition == MC_PUT_IF_CHECKSUM);
+}
 /* An id that no other put has. */
 struct mc_uuid mc_ops_fresh_writer(struct mc_ops *ops);
 

@@ -156,6 +156,50 @@ enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *remov
     return MC_OK;
 }
 
+/* ---- inspect ---- */
+
+static void inspect_chunk(struct mc_ops *ops, struct mc_ops_call *call, const char *const *keys,
+                          size_t count, struct mc_object_info *infos, enum mc_status *results) {
+    struct mc_str *valid = mc_arena_alloc(&call->arena, count * sizeof(*valid));
+    uint32_t *place = mc_arena_alloc(&call->arena, count * sizeof(*place));
+    size_t n = take_keys(keys, count, valid, place, results);
+    struct mw_a_keys args = {.keys = {valid, n}, .tenant = ops->tenant};
+    struct mc_vec answers = {0};
+    enum mc_status status = n > 0 ? mc_ops_rpc_batch(ops, call, MC_RPC_Inspect, &args, &answers, n,
+                                                     mc_ops_deadline(ops), MC_OPS_IDEMPOTENT)
+                                  : MC_OK;
+    const struct mw_e_object_info *answer = answers.items;
+    for (size_t i = 0; i < n; i++) {
+        results[place[i]] = status != MC_OK ? status : mc_ops_status(answer[i].error);
+        if (results[place[i]] == MC_OK) {
+            const struct mw_object_info *o = &answer[i].value;
+            infos[place[i]] = (struct mc_object_info){.size = o->size,
+                                                      .version = o->version,
+                                                      .checksum = o->checksum.value,
+                                                      .has_checksum = o->checksum.has,
+                                                      .has_ttl = o->has_life,
+                                                      .ttl_left_ms = o->life_left_ms,
+                                                      .replicas = o->replicas};
+        }
+    }
+}
+
+enum mc_status mc_ops_inspect(struct mc_ops *ops, const char *const *keys, size_t count,
+                              struct mc_object_info *infos, enum mc_status *results) {
+    if (count > 0 && (keys == NULL || infos == NULL || results == NULL)) {
+        return MC_INVALID_PARAMS;
+    }
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    for (size_t done = 0; done < count;) {
+        size_t n = mc_ops_chunk_keys(keys + done, count - done);
+        inspect_chunk(ops, call, keys + done, n, infos + done, results + done);
+        mc_arena_reset(&call->arena);
+        done += n;
+    }
+    mc_ops_end(ops, call);
+    return MC_OK;
+}
+
 /* ---- list ---- */
 
 static void take_page(const struct mw_key_page *answer, struct mc_store_keys *page) {

@@ -110,6 +110,46 @@ void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
     }
 }
 
+bool mc_ops_config_is_ours(const struct mc_replicate_config *config) {
+    return config != NULL && (config->ttl_ms != 0 || config->condition != MC_PUT_ALWAYS);
+}
+
+enum mc_status mc_ops_config_check(const struct mc_replicate_config *config, size_t keys) {
+    if (config == NULL) {
+        return MC_OK;
+    }
+    if (config->group_ids != NULL && config->group_id_count != keys) {
+        return MC_INVALID_PARAMS;
+    }
+    if (mc_ops_compares(config) && (config->expected == NULL || config->expected_count != keys)) {
+        return MC_INVALID_PARAMS;
+    }
+    return (unsigned)config->condition <= MC_PUT_IF_CHECKSUM ? MC_OK : MC_INVALID_PARAMS;
+}
+
+enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
+                                 const struct mw_a_batch_put_start *request, bool upsert,
+                                 const struct mc_replicate_config *config, uint64_t *expected,
+                                 uint64_t deadline_ns, struct mc_vec *answers) {
+    if (!mc_ops_config_is_ours(config)) {
+        return mc_ops_rpc_batch(ops, call, upsert ? MC_RPC_BatchUpsertStart : MC_RPC_BatchPutStart,
+                                request, answers, request->keys.count, deadline_ns, MC_OPS_ONCE);
+    }
+    struct mw_a_start_puts args = {.client = request->client,
+                                   .keys = request->keys,
+                                   .lengths = request->lengths,
+                                   .config = request->config,
+                                   .tenant = request->tenant,
+                                   .upsert = upsert,
+                                   .ttl_ms = config->ttl_ms,
+                                   .condition = (uint8_t)config->condition};
+    if (mc_ops_compares(config)) {
+        args.expected = (struct mc_vec){expected, request->keys.count};
+    }
+    return mc_ops_rpc_batch(ops, call, MC_RPC_StartPuts, &args, answers, request->keys.count,
+                            deadline_ns, MC_OPS_ONCE);
+}
+
 /* The nodes to avoid join the preferred segments. */
 static void add_avoided(struct put_chunk *chunk) {
     struct mc_str avoided[MC_OPS_AVOID_MAX];
@@ -244,7 +284,7 @@ static void started(struct put_chunk *chunk, struct put_key *key, const struct m
     enum mc_status status = accept_replicas(key, answer);
     if (status == MC_OK) {
         key->state = PUT_STARTED;
-    } else if (status == MC_OBJECT_ALREADY_EXISTS && !chunk->upsert) {
+    } else if (status == MC_OBJECT_ALREADY_EXISTS) { /* of an upsert: one of an absent key */
         /* Content-addressed use: the object is there, and stays as it is. */
         fail(key, PUT_EXISTS, MC_OK);
     } else if (status == MC_NO_AVAILABLE_HANDLE && key->misplaced) {
@@ -257,12 +297,33 @@ static void started(struct put_chunk *chunk, struct put_key *key, const struct m
     }
 }
 
+static enum mc_status start_many(struct put_chunk *chunk, struct mc_vec *answers) {
+    struct mc_arena *arena = &chunk->call->arena;
+    const struct mc_replicate_config *wanted = chunk->wanted;
+    struct mc_str *names = mc_arena_alloc(arena, chunk->count * sizeof(*names));
+    uint64_t *lengths = mc_arena_alloc(arena, chunk->count * sizeof(*lengths));
+    uint64_t *expected = mc_arena_alloc(arena, chunk->count * sizeof(*expected));
+    for (size_t i = 0; i < chunk->count; i++) {
+        size_t number = chunk->first + (size_t)(chunk->keys[i].item - chunk->items);
+        names[i] = chunk->keys[i].key;
+        lengths[i] = chunk->keys[i].length;
+        expected[i] = mc_ops_compares(wanted) ? wanted->expected[number] : 0;
+    }
+    struct mw_a_batch_put_start args = {.client = chunk->writer,
+                                        .keys = {names, chunk->count},
+                                        .lengths = {lengths, chunk->count},
+                                        .config = chunk->config,
+                                        .tenant = chunk->ops->tenant};
+    return mc_ops_start_puts(chunk->ops, chunk->call, &args, chunk->upsert, wanted, expected,
+                             chunk->deadline_ns, answers);
+}
+
 static void start(struct put_chunk *chunk) {
     struct mw_e_vec single;
     struct mc_vec answers;
     enum mc_status status;
     struct put_key *keys = chunk->keys;
-    if (chunk->count == 1) {
+    if (chunk->count == 1 && !mc_ops_config_is_ours(chunk->wanted)) {
         struct mw_a_put_start args = {.client = chunk->writer,
                                       .key = keys->key,
                                       .length = keys->length,
@@ -273,20 +334,7 @@ static void start(struct put_chunk *chunk) {
                             chunk->deadline_ns, MC_OPS_ONCE);
         answers = (struct mc_vec){&single, 1};
     } else {
-        struct mc_str *names = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*names));
-        uint64_t *lengths = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*lengths));
-        for (size_t i = 0; i < chunk->count; i++) {
-            names[i] = keys[i].key;
-            lengths[i] = keys[i].length;
-        }
-        struct mw_a_batch_put_start args = {.client = chunk->writer,
-                                            .keys = {names, chunk->count},
-                                            .lengths = {lengths, chunk->count},
-                                            .config = chunk->config,
-                                            .tenant = chunk->ops->tenant};
-        status = mc_ops_rpc_batch(chunk->ops, chunk->call,
-                                  chunk->upsert ? MC_RPC_BatchUpsertStart : MC_RPC_BatchPutStart,
-                                  &args, &answers, chunk->count, chunk->deadline_ns, MC_OPS_ONCE);
+        status = start_many(chunk, &answers);
     }
     for (size_t i = 0; i < chunk->count; i++) {
         if (status == MC_OK) {
@@ -507,7 +555,8 @@ static void revoke(struct put_chunk *chunk) {
     const struct mw_e_void *answer = answers.items;
     for (size_t i = 0; i < n; i++) {
         bool gone = answer[i].error == MC_OK || answer[i].error == MC_OBJECT_NOT_FOUND;
-        if (keys[i]->misplaced && gone) {
+        /* what it was to be compared with is gone, too */
+        if (keys[i]->misplaced && gone && !mc_ops_compares(chunk->wanted)) {
             keys[i]->state = PUT_AGAIN;
             mc_metric_add(&chunk->ops->counters.puts_replaced, 1);
         }
@@ -550,7 +599,8 @@ static void look_at_existing(struct put_chunk *chunk) {
     for (size_t i = 0; i < n; i++) {
         enum mc_status own = status != MC_OK ? status : mc_ops_status(answer[i].error);
         if (own != MC_OK || answer[i].value) {
-            fail(keys[i], PUT_REFUSED, own);
+            bool unwanted = chunk->wanted && chunk->wanted->condition == MC_PUT_IF_ABSENT;
+            fail(keys[i], PUT_REFUSED, own == MC_OK && unwanted ? MC_OBJECT_ALREADY_EXISTS : own);
             continue;
         }
         fail(keys[i], PUT_AGAIN, MC_REPLICA_IS_NOT_READY);
@@ -653,11 +703,11 @@ enum mc_status mc_ops_put(struct mc_ops *ops, struct mc_store_item *items, size_
     if (count > 0 && items == NULL) {
         return MC_INVALID_PARAMS;
     }
-    if (config != NULL && config->group_ids != NULL && config->group_id_count != count) {
-        return MC_INVALID_PARAMS;
-    }
-    struct put_chunk chunk = {
-        .ops = ops, .call = mc_ops_begin(ops), .upsert = upsert, .wanted = config};
+    MC_TRY(mc_ops_config_check(config, count));
+    struct put_chunk chunk = {.ops = ops,
+                              .call = mc_ops_begin(ops),
+                              .upsert = upsert || mc_ops_compares(config),
+                              .wanted = config};
     for (size_t done = 0; done < count;) {
         size_t taken = take_chunk(&chunk, items + done, count - done);
         if (chunk.count > 0) {

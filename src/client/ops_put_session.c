@@ -85,6 +85,7 @@ static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const stru
     struct mc_uuid writer = mc_ops_fresh_writer(ops);
     struct mc_str *names = mc_arena_alloc(&call->arena, n * sizeof(*names));
     uint64_t *lengths = mc_arena_alloc(&call->arena, n * sizeof(*lengths));
+    uint64_t *expected = mc_arena_alloc(&call->arena, n * sizeof(*expected));
     struct mc_str *groups = NULL;
     if (config != NULL && config->group_ids != NULL) {
         groups = mc_arena_alloc(&call->arena, n * sizeof(*groups));
@@ -92,6 +93,7 @@ static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const stru
     for (size_t i = 0; i < n; i++) {
         names[i] = keys[i].key;
         lengths[i] = sizes[keys[i].index];
+        expected[i] = mc_ops_compares(config) ? config->expected[keys[i].index] : 0;
         if (groups != NULL) {
             groups[i] = mc_str_from(config->group_ids[keys[i].index]);
         }
@@ -100,8 +102,8 @@ static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const stru
         .client = writer, .keys = {names, n}, .lengths = {lengths, n}, .tenant = ops->tenant};
     mc_ops_wire_config(ops, call, config, groups, n, &args.config);
     struct mc_vec answers = {0};
-    enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_BatchPutStart, &args, &answers, n,
-                                             mc_ops_deadline(ops), MC_OPS_ONCE);
+    enum mc_status status = mc_ops_start_puts(ops, call, &args, false, config, expected,
+                                              mc_ops_deadline(ops), &answers);
     uint64_t asked = call->asked_ns;
     if (status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT) { /* perhaps carried out */
         struct mc_vec revoked;
@@ -133,9 +135,7 @@ enum mc_status mc_ops_put_session_start(struct mc_ops *ops, const char *const *k
     if (count > 0 && (keys == NULL || sizes == NULL || results == NULL)) {
         return MC_INVALID_PARAMS;
     }
-    if (config != NULL && config->group_ids != NULL && config->group_id_count != count) {
-        return MC_INVALID_PARAMS;
-    }
+    MC_TRY(mc_ops_config_check(config, count));
     struct mc_ops_call *call = mc_ops_begin(ops);
     for (size_t done = 0; done < count;) {
         size_t n = mc_ops_chunk_keys(keys + done, count - done);

@@ -56,6 +56,9 @@ MC_PUBLIC char *mc_store_metrics(struct mc_store *s) {
 static enum mc_status put_items(struct mc_store *s, struct mc_store_item *items, size_t count,
                                 const struct mc_replicate_config *config, bool upsert) {
     if (s->dummy != NULL) {
+        if (mc_ops_config_is_ours(config)) {
+            return MC_UNAVAILABLE_IN_CURRENT_MODE;
+        }
         return mc_dummy_client_put(s->dummy, items, count, config, upsert);
     }
     MC_TRY(check(s));
@@ -197,6 +200,12 @@ MC_PUBLIC enum mc_status mc_store_list(struct mc_store *s, const char *prefix, c
                                        size_t limit, struct mc_store_keys *page) {
     MC_TRY(own(s));
     return mc_ops_list(s->ops, prefix, after, limit, page);
+}
+
+MC_PUBLIC enum mc_status mc_store_inspect(struct mc_store *s, const char *const *keys, size_t count,
+                                          struct mc_object_info *infos, enum mc_status *results) {
+    MC_TRY(own(s));
+    return mc_ops_inspect(s->ops, keys, count, infos, results);
 }
 
 MC_PUBLIC void mc_store_keys_free(struct mc_store_keys *page) {

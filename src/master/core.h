@@ -82,10 +82,13 @@ struct mc_object_ext {
     uint64_t joined_at;
     uint64_t soft_until_ms; /* 0 = not soft-pinned */
     uint64_t pending_ttl_ms;
+    uint64_t life_ms;                   /* from when it can be read on; 0 = for ever */
+    uint64_t expires_ms;                /* 0 = never, or it has not begun to live */
     struct mc_replication *replication; /* NULL = none */
     uint64_t offload_mark;              /* disks.c: tells this offload from others of the key */
-    uint32_t heap_index;                /* in the shard's heap of soft-pin deadlines */
-    uint8_t offload;                    /* disks.c: waiting, or being written */
+    uint32_t heap_index;                /* in the shard's heap of deadlines, if in_heap */
+    bool in_heap;
+    uint8_t offload;     /* disks.c: waiting, or being written */
     uint8_t pending_pin; /* enum mc_soft_pin, commits when the first replica becomes readable */
 };
 
@@ -96,6 +99,7 @@ struct mc_object {
     uint64_t lease_until_ms;
     uint64_t started_ms;
     uint64_t checksum;
+    uint64_t version; /* another each time that the key becomes readable */
     struct mc_object_ext *ext;
     struct mc_replica *more; /* replicas beyond the first */
     struct mc_replica first;
@@ -137,7 +141,7 @@ struct mc_shard {
     _Atomic uint32_t count; /* written under the lock */
     uint32_t heap_count, heap_cap;
     uint64_t *slots;
-    struct mc_object_ext **heap; /* soft-pin deadlines, earliest first */
+    struct mc_object_ext **heap; /* deadlines, earliest first: deadline.c */
     struct mc_list lists[MC_LIST_COUNT];
     struct mc_list replicating; /* of mc_replication */
     struct mc_slab slab;
@@ -211,7 +215,7 @@ struct mc_master_counters {
     struct mc_metric discards, discard_releases, discarded_bytes;
     struct mc_metric evictions_attempted, evictions_successful, evicted_keys, evicted_bytes;
     struct mc_metric gets, valid_gets, hits, hit_bytes;
-    struct mc_metric soft_pins;
+    struct mc_metric soft_pins, expired_objects;
     struct mc_metric offloads_queued, offloads, offloaded_bytes, offload_failures, offload_adopted;
     struct mc_metric memory_evictions; /* of objects that stay on disk */
     struct mc_histogram value_size;
@@ -231,7 +235,7 @@ struct mc_master {
     struct mc_metrics *metrics;
     uint64_t hash_seed;
     _Atomic uint64_t rng_state;
-    _Atomic uint64_t next_replica_id;
+    _Atomic uint64_t next_replica_id, next_version;
     const struct mc_placement_ops *placement;
 
     pthread_rwlock_t segments_lock;
@@ -362,8 +366,9 @@ void mc_shard_each(struct mc_shard *shard,
 #define MC_WALK_END     (1u << 20)
 #define MC_WALK_BUCKETS 4096u
 #define MC_WALK_OBJECTS 512u
-#define MC_WALK_SLACK   64u /* objects of one home; at a load of 7/8 and a seeded hash 20 are many \
-                             */
+#define MC_WALK_SLACK                                                                              \
+    64u /* objects of one home; at a load of 7/8 and a seeded hash 20 are many                     \
+         */
 uint32_t mc_shard_walk(struct mc_shard *shard, uint32_t from, struct mc_object **out,
                        size_t *count);
 /* Sorts hashes into the order of the walk: shard, position, then the other bits. */
@@ -379,8 +384,8 @@ void mc_shard_prefetch(struct mc_master *m, uint64_t hash);
 
 /* ---- object.c: all need the shard's lock ---- */
 
-/* Finds the object, first dropping replicas whose segment is unmounted; NULL when nothing is left
- * of it. */
+/* Finds the object, first dropping it when its life is over, and replicas whose segment is
+ * unmounted; NULL when nothing is left of it. */
 struct mc_object *mc_object_find(struct mc_master *m, struct mc_shard *shard,
                                  const struct mc_key *key);
 /* False when the object had no other replicas and is erased. */
@@ -535,17 +540,31 @@ struct mc_str mc_group_of(const struct mc_object *o); /* the group's id; "" = un
 struct mc_key *mc_group_members(struct mc_call *call, struct mc_object *o, size_t max,
                                 size_t *count);
 
+bool mc_groups_check(struct mc_master *m, struct mc_buf *report);
+
+/* ---- deadline.c: all need the shard's lock ---- */
+
 void mc_soft_pin_pending(struct mc_shard *shard, struct mc_object *o, uint8_t action,
                          uint64_t ttl_ms);
 void mc_soft_pin_commit(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
 void mc_soft_pin_clear(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
 void mc_soft_pin_restore(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
                          uint64_t until_ms);
-void mc_soft_pin_expire(struct mc_call *call, struct mc_shard *shard);
 static inline bool mc_soft_pinned(const struct mc_object *o) {
     return o->ext && o->ext->soft_until_ms != 0;
 }
-bool mc_groups_check(struct mc_master *m, struct mc_buf *report);
+/* How long it will live once it can be read; 0 = for ever. Until then its life has not begun. */
+void mc_life_pending(struct mc_shard *shard, struct mc_object *o, uint64_t ttl_ms);
+void mc_life_begin(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
+bool mc_life_over(const struct mc_object *o, uint64_t now_ms);
+/* Erases the object. */
+void mc_life_end(struct mc_master *m, struct mc_shard *shard, struct mc_object *o, uint64_t now_ms);
+static inline bool mc_mortal(const struct mc_object *o) {
+    return o->ext && o->ext->life_ms != 0;
+}
+uint64_t mc_deadline_of(const struct mc_object_ext *ext); /* UINT64_MAX = none */
+void mc_deadlines_clear(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
+void mc_deadlines_expire(struct mc_call *call, struct mc_shard *shard);
 
 /* ---- segments.c, clients.c, placement.c ---- */
 
@@ -616,6 +635,9 @@ struct mc_put {
     uint64_t size;
     const struct mw_replicate_config *config;
     struct mc_str group;
+    uint64_t ttl_ms;   /* 0 = for ever */
+    uint8_t condition; /* MW_PUT_* */
+    uint64_t expected; /* of MW_PUT_IF_VERSION and _CHECKSUM */
 };
 MC_MUST_USE enum mc_status mc_put_validate(const struct mc_master *m,
                                            const struct mw_replicate_config *config, size_t keys);
@@ -629,6 +651,9 @@ enum mc_status mc_put_revoke(struct mc_call *call, const struct mc_key *key, str
                              int32_t type);
 
 bool mc_exists(struct mc_call *call, const struct mc_key *key);
+/* What is known of the object; grants no lease. */
+enum mc_status mc_inspect(struct mc_call *call, const struct mc_key *key,
+                          struct mw_object_info *out);
 enum mc_status mc_get(struct mc_call *call, const struct mc_key *key, struct mw_replica_list *out);
 enum mc_status mc_get_by_regex(struct mc_call *call, struct mc_str tenant, struct mc_str pattern,
                                struct mc_vec *out);

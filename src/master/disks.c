@@ -148,7 +148,8 @@ static struct mc_key item_key(const struct item *item) {
 bool mc_offload_queue(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
                       uint64_t limit) {
     struct mc_master *m = call->m;
-    if (!m->config.enable_offload || mc_offload_pending(o) || mc_object_on_disk(o)) {
+    if (!m->config.enable_offload || mc_offload_pending(o) || mc_object_on_disk(o) ||
+        mc_mortal(o)) {
         return false;
     }
     struct item *item = NULL;

@@ -139,7 +139,7 @@ static void evict_memory(struct cycle *c, struct mc_shard *shard, struct mc_obje
  * that has happened or failed. */
 static bool evict_after_offload(struct cycle *c, struct mc_shard *shard, struct mc_object *o) {
     const struct mc_master_config *config = &c->call->m->config;
-    if (!config->enable_offload) {
+    if (!config->enable_offload || mc_mortal(o)) {
         return false;
     }
     bool waits = mc_offload_pending(o);

@@ -18,7 +18,7 @@ struct audit {
     struct mc_buf *report;
     struct extent *extents;
     size_t count, cap;
-    uint64_t objects_in_shard, soft_pins;
+    uint64_t objects_in_shard, soft_pins, deadlines;
     struct mc_tenant_audit *tenants;
 };
 
@@ -48,6 +48,7 @@ static bool audit_object(void *ctx, struct mc_shard *shard, struct mc_object *o)
     struct mc_key key = {mc_object_tenant(o), mc_object_key(o), mc_object_hash(a->m, o)};
     a->objects_in_shard++;
     a->soft_pins += mc_soft_pinned(o);
+    a->deadlines += o->ext && mc_deadline_of(o->ext) != UINT64_MAX;
     mc_tenant_audit_add(a->tenants, o);
     if (mc_shard_of(a->m, key.hash) != shard || mc_shard_find(shard, &key) != o) {
         fault(a, o, "is not found by its key");
@@ -99,10 +100,15 @@ static void audit_lists(struct audit *a, struct mc_shard *shard) {
         }
     }
     for (uint32_t i = 1; i < shard->heap_count; i++) {
-        if (shard->heap[(i - 1) / 2]->soft_until_ms > shard->heap[i]->soft_until_ms) {
-            fault(a, shard->heap[i]->object, "is out of order in the soft-pin heap");
+        if (mc_deadline_of(shard->heap[(i - 1) / 2]) > mc_deadline_of(shard->heap[i])) {
+            fault(a, shard->heap[i]->object, "is out of order in the heap of deadlines");
         }
     }
+    if (a->deadlines != shard->heap_count) {
+        mc_buf_printf(a->report, "heap of deadlines: %u entries, %llu objects have one\n",
+                      shard->heap_count, (unsigned long long)a->deadlines);
+    }
+    a->deadlines = 0;
 }
 
 static int by_place(const void *x, const void *y) {

@@ -73,6 +73,8 @@ const struct mc_rpc_method mc_rpc_methods[MC_MASTER_RPC_COUNT] = {
     SINGLE(EvictDiskReplica, "evict_disk_replica"),
     BATCH(BatchEvictDiskReplica, NULL),
     SINGLE(ListKeys, NULL),
+    BATCH(StartPuts, NULL),
+    BATCH(Inspect, NULL),
 };
 
 void mc_rpc_UpsertEnd(struct mc_call *call, const void *args, void *ret) {

@@ -1,5 +1,5 @@
 /*
- * Who may not be evicted or removed yet: read leases, the shared lease of a group, soft pins.
+ * Who may not be evicted or removed yet: read leases, the shared lease of a group.
  *
  * An ungrouped object has a lease of its own; a grant moves its end to now + ttl and the object to
  * the tail of its shard's list, so the lists stay ordered by lease end and the eviction reads its
@@ -11,7 +11,7 @@
  * members at that moment: the group counts its renewals, a member remembers the count at which it
  * joined, and a newcomer that nobody has asked for yet is as free as any fresh object.
  *
- * Soft pins with a deadline sit in a binary heap per shard.
+ * No lease outlasts the life of an object that has one (deadline.c).
  */
 #include "master/core.h"
 
@@ -177,6 +177,10 @@ bool mc_groups_check(struct mc_master *m, struct mc_buf *report) {
 
 /* ---- leases ---- */
 
+static uint64_t within_life(const struct mc_object *o, uint64_t until_ms) {
+    return o->ext && o->ext->expires_ms ? mc_min_u64(until_ms, o->ext->expires_ms) : until_ms;
+}
+
 uint64_t mc_lease_end(struct mc_master *m, struct mc_object *o) {
     if (!o->ext || !o->ext->group) {
         return o->lease_until_ms;
@@ -186,7 +190,7 @@ uint64_t mc_lease_end(struct mc_master *m, struct mc_object *o) {
     mc_lock_acquire(&gs->lock);
     uint64_t end = mc_max_u64(o->lease_until_ms, group_lease_locked(g, o));
     mc_lock_release(&gs->lock);
-    return end;
+    return within_life(o, end);
 }
 
 static uint64_t group_grant(struct mc_call *call, struct mc_object *o, uint64_t ttl) {
@@ -210,111 +214,11 @@ uint64_t mc_lease_grant(struct mc_call *call, struct mc_shard *shard, struct mc_
     if (o->ext && o->ext->group) {
         end = group_grant(call, o, ttl);
     }
-    o->lease_until_ms = mc_max_u64(o->lease_until_ms, end);
+    o->lease_until_ms = mc_max_u64(o->lease_until_ms, within_life(o, end));
     if (o->list == MC_LIST_FRESH || o->list == MC_LIST_TOUCHED) {
         mc_object_list(shard, o, MC_LIST_TOUCHED);
     } else if (o->list == MC_LIST_SOFT_FRESH || o->list == MC_LIST_SOFT_TOUCHED) {
         mc_object_list(shard, o, MC_LIST_SOFT_TOUCHED);
     }
     return o->lease_until_ms > call->now_ms ? o->lease_until_ms - call->now_ms : 0;
-}
-
-/* ---- soft pins ---- */
-
-static void heap_set(struct mc_shard *shard, uint32_t i, struct mc_object_ext *ext) {
-    shard->heap[i] = ext;
-    ext->heap_index = i;
-}
-
-static void heap_sift(struct mc_shard *shard, uint32_t i) {
-    struct mc_object_ext *ext = shard->heap[i];
-    while (i > 0 && shard->heap[(i - 1) / 2]->soft_until_ms > ext->soft_until_ms) {
-        heap_set(shard, i, shard->heap[(i - 1) / 2]);
-        i = (i - 1) / 2;
-    }
-    for (uint32_t child = 2 * i + 1; child < shard->heap_count; child = 2 * i + 1) {
-        if (child + 1 < shard->heap_count &&
-            shard->heap[child + 1]->soft_until_ms < shard->heap[child]->soft_until_ms) {
-            child++;
-        }
-        if (shard->heap[child]->soft_until_ms >= ext->soft_until_ms) {
-            break;
-        }
-        heap_set(shard, i, shard->heap[child]);
-        i = child;
-    }
-    heap_set(shard, i, ext);
-}
-
-void mc_soft_pin_restore(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
-                         uint64_t until_ms) {
-    struct mc_object_ext *ext = mc_object_ext(shard, o);
-    if (ext->soft_until_ms) {
-        ext->soft_until_ms = until_ms;
-        heap_sift(shard, ext->heap_index);
-        return;
-    }
-    ext->soft_until_ms = until_ms;
-    if (shard->heap_count == shard->heap_cap) {
-        uint32_t old = shard->heap_cap;
-        shard->heap_cap = old ? old * 2 : 8;
-        shard->heap = mc_realloc(shard->heap, shard->heap_cap * sizeof(*shard->heap));
-        mc_slab_count(&shard->slab, (ptrdiff_t)((shard->heap_cap - old) * sizeof(*shard->heap)));
-    }
-    heap_set(shard, shard->heap_count++, ext);
-    heap_sift(shard, ext->heap_index);
-    mc_count(&m->counters.soft_pins, 1);
-}
-
-void mc_soft_pin_clear(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
-    struct mc_object_ext *ext = o->ext;
-    if (!ext || !ext->soft_until_ms) {
-        return;
-    }
-    uint32_t i = ext->heap_index;
-    struct mc_object_ext *last = shard->heap[--shard->heap_count];
-    if (last != ext) {
-        heap_set(shard, i, last);
-        heap_sift(shard, i);
-    }
-    ext->soft_until_ms = 0;
-    mc_count(&m->counters.soft_pins, -1);
-}
-
-void mc_soft_pin_pending(struct mc_shard *shard, struct mc_object *o, uint8_t action,
-                         uint64_t ttl_ms) {
-    if (action == MC_SOFT_PIN_PRESERVE && !o->ext) {
-        return;
-    }
-    struct mc_object_ext *ext = mc_object_ext(shard, o);
-    ext->pending_pin = action;
-    ext->pending_ttl_ms = ttl_ms;
-}
-
-void mc_soft_pin_commit(struct mc_call *call, struct mc_shard *shard, struct mc_object *o) {
-    struct mc_object_ext *ext = o->ext;
-    if (!ext || ext->pending_pin == MC_SOFT_PIN_PRESERVE) {
-        return;
-    }
-    if (ext->pending_pin == MC_SOFT_PIN_DISABLE) {
-        mc_soft_pin_clear(call->m, shard, o);
-    } else {
-        uint64_t ttl = mc_min_u64(ext->pending_ttl_ms, UINT64_MAX - call->now_ms); /* saturates */
-        mc_soft_pin_restore(call->m, shard, o, mc_max_u64(call->now_ms + ttl, 1));
-    }
-    ext->pending_pin = MC_SOFT_PIN_PRESERVE;
-}
-
-void mc_soft_pin_expire(struct mc_call *call, struct mc_shard *shard) {
-    while (shard->heap_count && shard->heap[0]->soft_until_ms <= call->now_ms) {
-        struct mc_object *o = shard->heap[0]->object;
-        mc_soft_pin_clear(call->m, shard, o);
-        if (o->list == MC_LIST_SOFT_FRESH || o->list == MC_LIST_SOFT_TOUCHED) {
-            /* pins last longer than leases, so among the oldest is about where it belongs */
-            uint8_t list = o->list == MC_LIST_SOFT_FRESH ? MC_LIST_FRESH : MC_LIST_TOUCHED;
-            mc_list_del(&o->link);
-            mc_list_push_front(&shard->lists[list], &o->link);
-            o->list = list;
-        }
-    }
 }

@@ -38,7 +38,8 @@ static bool wanted(const struct page *page, struct mc_object *o) {
     struct mc_str key = mc_object_key(o);
     return key.len >= page->prefix.len &&
            (page->prefix.len == 0 || memcmp(key.ptr, page->prefix.ptr, page->prefix.len) == 0) &&
-           mc_str_eq(mc_object_tenant(o), page->tenant) && mc_object_readable(page->m, o);
+           mc_str_eq(mc_object_tenant(o), page->tenant) && mc_object_readable(page->m, o) &&
+           !(mc_mortal(o) && mc_life_over(o, mc_now_ms(page->m->clock)));
 }
 
 /* Those that are wanted, in order: the walk gives them nearly so. */

@@ -85,6 +85,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->hash_seed = mc_rng_next(&rng);
     atomic_init(&m->rng_state, mc_rng_next(&rng));
     atomic_init(&m->next_replica_id, 1);
+    atomic_init(&m->next_version, mc_rng_next(&rng) >> 2 | 1); /* no earlier master's */
     pthread_rwlock_init(&m->segments_lock, NULL);
     m->dialects = mc_dialects_create(clock);
     m->tenants = tenants;

@@ -152,6 +152,8 @@ void mc_master_metrics_register(struct mc_master *m) {
         {MC_METRIC_COUNTER, "master_memory_evictions_total",
          "objects evicted from memory that stay on SSD", &c->memory_evictions},
         {MC_METRIC_GAUGE, "master_soft_pin_key_count", "soft-pinned objects", &c->soft_pins},
+        {MC_METRIC_COUNTER, "master_expired_objects_total", "objects whose time to live was over",
+         &c->expired_objects},
         {MC_METRIC_COUNTER, "master_put_start_alloc_failures_total", "puts that found no room",
          &c->put_start_alloc_failures},
         {MC_METRIC_COUNTER, "master_metadata_refusals_total",

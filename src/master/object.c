@@ -261,6 +261,13 @@ struct mc_object *mc_object_find(struct mc_master *m, struct mc_shard *shard,
     if (!o) {
         return NULL;
     }
+    if (mc_mortal(o)) {
+        uint64_t now = mc_now_ms(m->clock); /* not the call's: it may have waited */
+        if (mc_life_over(o, now)) {
+            mc_life_end(m, shard, o, now);
+            return NULL;
+        }
+    }
     for (unsigned i = 0; i < o->replica_count; i++) {
         if (mc_segment_gone(mc_object_replica(o, i)->segment)) {
             return mc_object_drop_dead(m, shard, o) ? o : NULL;
@@ -319,7 +326,7 @@ static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc
     if (o->ext) {
         mc_replication_drop(o);
         mc_group_leave(m, o);
-        mc_soft_pin_clear(m, shard, o);
+        mc_deadlines_clear(m, shard, o);
         mc_slab_free(&shard->slab, o->ext, sizeof(*o->ext));
     }
     if (o->replica_count > 1) {

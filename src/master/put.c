@@ -110,6 +110,7 @@ static enum mc_status create_locked(struct mc_call *call, struct mc_shard *shard
     mc_object_list(shard, o, MC_LIST_PROCESSING);
     mc_group_join(m, shard, o, put->group);
     pin_as_asked(m, shard, o, put->config);
+    mc_life_pending(shard, o, put->ttl_ms);
     mc_histogram_observe(&m->counters.value_size, put->size);
     *out = o;
     return MC_OK;
@@ -145,6 +146,25 @@ static enum mc_status put_start_locked(struct mc_call *call, struct mc_shard *sh
     return MC_OK;
 }
 
+/* Whether the key is as the writer wants it. */
+static enum mc_status condition_locked(struct mc_call *call, struct mc_shard *shard,
+                                       const struct mc_key *key, const struct mc_put *put) {
+    if (put->condition == MW_PUT_ALWAYS || put->condition == MW_PUT_IF_ABSENT) {
+        return MC_OK; /* the latter is a put's own */
+    }
+    struct mc_object *o = mc_object_find(call->m, shard, key);
+    if (!o) {
+        return MC_OBJECT_NOT_FOUND;
+    }
+    if (o->list == MC_LIST_PROCESSING) {
+        return MC_REPLICA_IS_NOT_READY;
+    }
+    bool same = put->condition == MW_PUT_IF_VERSION
+                    ? o->version == put->expected
+                    : o->has_checksum && o->checksum == put->expected;
+    return same ? MC_OK : MC_INVALID_VERSION;
+}
+
 /* A put and an upsert begin alike: under the segment table's lock and the shard's. */
 static enum mc_status
 start(struct mc_call *call, const struct mc_key *key, const struct mc_put *put,
@@ -160,7 +180,10 @@ start(struct mc_call *call, const struct mc_key *key, const struct mc_put *put,
     for (unsigned attempt = 0;; attempt++) {
         pthread_rwlock_rdlock(&m->segments_lock);
         mc_lock_acquire(&shard->lock);
-        status = start_locked(call, shard, key, put, replicas);
+        status = condition_locked(call, shard, key, put);
+        if (status == MC_OK) {
+            status = start_locked(call, shard, key, put, replicas);
+        }
         mc_lock_release(&shard->lock);
         pthread_rwlock_unlock(&m->segments_lock);
         if (status != MC_TENANT_QUOTA_EXCEEDED) {
@@ -224,7 +247,9 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
     o->has_checksum = checksum.has;
     o->checksum = checksum.has ? checksum.value : 0;
     o->lease_until_ms = mc_max_u64(o->lease_until_ms, call->now_ms);
+    o->version = atomic_fetch_add_explicit(&call->m->next_version, 1, memory_order_relaxed);
     mc_soft_pin_commit(call, shard, o);
+    mc_life_begin(call, shard, o);
     mc_object_list_complete(shard, o, false);
     mc_object_announce(call->m, o);
     if (call->m->config.enable_offload && !call->m->config.offload_on_evict) {
@@ -295,6 +320,7 @@ static void upsert_in_place(struct mc_call *call, struct mc_shard *shard, struct
     o->started_ms = call->now_ms;
     mc_object_list(shard, o, MC_LIST_PROCESSING);
     pin_as_asked(call->m, shard, o, put->config);
+    mc_life_pending(shard, o, put->ttl_ms);
 }
 
 /* New extents for the key; the old ones are freed when nobody can be using them. On failure nothing
@@ -370,7 +396,7 @@ void mc_put_expire_tick(struct mc_call *call) {
             mc_object_erase(m, shard, o); /* nobody can still be writing */
         }
         mc_replication_expire(call, shard);
-        mc_soft_pin_expire(call, shard);
+        mc_deadlines_expire(call, shard);
         mc_lock_release(&shard->lock);
     }
 }

@@ -18,6 +18,30 @@ bool mc_exists(struct mc_call *call, const struct mc_key *key) {
     return readable;
 }
 
+enum mc_status mc_inspect(struct mc_call *call, const struct mc_key *key,
+                          struct mw_object_info *out) {
+    struct mc_master *m = call->m;
+    struct mc_shard *shard = mc_shard_of(m, key->hash);
+    enum mc_status status = MC_OK;
+    mc_lock_acquire(&shard->lock);
+    struct mc_object *o = mc_object_find(m, shard, key);
+    if (!o) {
+        status = MC_OBJECT_NOT_FOUND;
+    } else if (!mc_object_readable(m, o)) {
+        status = MC_REPLICA_IS_NOT_READY;
+    } else {
+        uint64_t expires = o->ext ? o->ext->expires_ms : 0, now = mc_now_ms(m->clock);
+        *out = (struct mw_object_info){.size = o->size,
+                                       .version = o->version,
+                                       .checksum = {o->has_checksum, o->checksum},
+                                       .has_life = expires != 0,
+                                       .life_left_ms = expires > now ? expires - now : 0,
+                                       .replicas = o->replica_count};
+    }
+    mc_lock_release(&shard->lock);
+    return status;
+}
+
 static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
                                  const struct mc_key *key, bool lease,
                                  struct mw_replica_list *out) {

@@ -56,7 +56,8 @@ struct key_copy {
 
 static bool copy_key(void *ctx, struct mc_shard *shard, struct mc_object *o) {
     struct key_copy *copy = ctx;
-    if (!copy->tenant || mc_str_eq(*copy->tenant, mc_object_tenant(o))) {
+    if ((!copy->tenant || mc_str_eq(*copy->tenant, mc_object_tenant(o))) &&
+        !(mc_mortal(o) && mc_life_over(o, mc_now_ms(copy->call->m->clock)))) {
         copy->keys[copy->count++] =
             (struct mc_key){.tenant = mc_arena_str(copy->call->arena, mc_object_tenant(o)),
                             .user = mc_arena_str(copy->call->arena, mc_object_key(o)),

@@ -142,12 +142,22 @@ static void start(struct mc_call *call, const struct mw_a_put_start *a, struct m
     }
 }
 
+static bool compares(const struct mw_a_start_puts *a) {
+    return a->condition == MW_PUT_IF_VERSION || a->condition == MW_PUT_IF_CHECKSUM;
+}
+
+static bool condition_ok(const struct mw_a_start_puts *a) {
+    return a->condition <= MW_PUT_IF_CHECKSUM &&
+           a->expected.count == (compares(a) ? a->keys.count : 0);
+}
+
+/* `more`: what only StartPuts says; NULL = nothing. */
 static void batch_start(struct mc_call *call, const struct mw_a_batch_put_start *a,
-                        struct mc_vec *ret, start_fn run) {
+                        const struct mw_a_start_puts *more, struct mc_vec *ret, start_fn run) {
     size_t count = a->keys.count;
     struct mw_e_vec *r = batch_answers(call, ret, count, sizeof(*r));
     enum mc_status status = mc_put_validate(call->m, &a->config, count);
-    if (a->lengths.count != count) {
+    if (a->lengths.count != count || (more && !condition_ok(more))) {
         status = MC_INVALID_PARAMS;
     }
     struct batch_key *keys =
@@ -157,6 +167,12 @@ static void batch_start(struct mc_call *call, const struct mw_a_batch_put_start 
         if (r[i].error == 0) {
             struct mc_put put = {a->client, ((const uint64_t *)a->lengths.items)[i], &a->config,
                                  group_at(&a->config, i)};
+            if (more) {
+                put.ttl_ms = more->ttl_ms;
+                put.condition = more->condition;
+                put.expected =
+                    more->expected.count ? ((const uint64_t *)more->expected.items)[i] : 0;
+            }
             r[i].error = run(call, &keys[i].key, &put, &r[i].value);
             /* what is there already is wanted again */
             keys[i].status = r[i].error == MC_OBJECT_ALREADY_EXISTS ? MC_OK : MC_OBJECT_NOT_FOUND;
@@ -173,10 +189,28 @@ void mc_rpc_UpsertStart(struct mc_call *call, const void *args, void *ret) {
     start(call, args, ret, mc_upsert_start);
 }
 void mc_rpc_BatchPutStart(struct mc_call *call, const void *args, void *ret) {
-    batch_start(call, args, ret, mc_put_start);
+    batch_start(call, args, NULL, ret, mc_put_start);
 }
 void mc_rpc_BatchUpsertStart(struct mc_call *call, const void *args, void *ret) {
-    batch_start(call, args, ret, mc_upsert_start);
+    batch_start(call, args, NULL, ret, mc_upsert_start);
+}
+
+void mc_rpc_StartPuts(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_start_puts *a = args;
+    struct mw_a_batch_put_start plain = {a->client, a->keys, a->lengths, a->config, a->tenant};
+    bool upsert = compares(a) || (a->upsert && a->condition == MW_PUT_ALWAYS);
+    batch_start(call, &plain, a, ret, upsert ? mc_upsert_start : mc_put_start);
+}
+
+void mc_rpc_Inspect(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_keys *a = args;
+    struct batch_key *keys =
+        batch_keys(call, a->tenant, a->keys.items, sizeof(struct mc_str), a->keys.count);
+    struct mw_e_object_info *r = batch_answers(call, ret, a->keys.count, sizeof(*r));
+    for (size_t i = 0; i < a->keys.count; i++) {
+        r[i].error = keys[i].status ? keys[i].status : mc_inspect(call, &keys[i].key, &r[i].value);
+        call->failed_items += r[i].error != 0;
+    }
 }
 
 void mc_rpc_PutEnd(struct mc_call *call, const void *args, void *ret) {

@@ -294,6 +294,17 @@ MC_STRUCT(a_list_keys, mw_a_list_keys, A(list_keys, tenant, mc_t_str),
           A(list_keys, limit, mc_t_u64));
 MC_STRUCT(t_key_page, mw_key_page, F(mw_key_page, keys, t_strs), F(mw_key_page, next, mc_t_str));
 MC_EXPECTED(e_key_page, mw_e_key_page, t_key_page);
+MC_STRUCT(a_start_puts, mw_a_start_puts, A(start_puts, client, mc_t_uuid),
+          A(start_puts, keys, t_strs), A(start_puts, lengths, t_u64s),
+          A(start_puts, config, mc_t_replicate_config), A(start_puts, tenant, mc_t_str),
+          A(start_puts, upsert, mc_t_bool), A(start_puts, ttl_ms, mc_t_u64),
+          A(start_puts, condition, mc_t_u8), A(start_puts, expected, t_u64s));
+MC_STRUCT(t_object_info, mw_object_info, F(mw_object_info, size, mc_t_u64),
+          F(mw_object_info, version, mc_t_u64), F(mw_object_info, checksum, t_opt_u64),
+          F(mw_object_info, has_life, mc_t_bool), F(mw_object_info, life_left_ms, mc_t_u64),
+          F(mw_object_info, replicas, mc_t_u32));
+MC_EXPECTED(e_object_info, mw_e_object_info, t_object_info);
+MC_VEC_OF(t_e_object_infos, e_object_info);
 
 /* ---- the RPCs ---- */
 
@@ -371,6 +382,8 @@ static struct mc_rpc_desc rpcs[MC_MASTER_RPC_COUNT] = {
     SAME(EvictDiskReplica, &a_evict_disk, &mc_t_e_void),
     SAME(BatchEvictDiskReplica, &a_batch_evict_disk, &t_e_voids),
     SAME(ListKeys, &a_list_keys, &e_key_page),
+    SAME(StartPuts, &a_start_puts, &t_e_replicas),
+    SAME(Inspect, &a_keys, &t_e_object_infos),
 };
 
 static const struct mc_rpc_promise promised[] = {

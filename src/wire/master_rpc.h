@@ -405,11 +405,40 @@ struct mw_key_page {
 };
 MW_EXPECTED(mw_e_key_page, struct mw_key_page);
 
+enum mw_put_condition { /* what the key must be for a put to begin */
+                        MW_PUT_ALWAYS = 0,
+                        MW_PUT_IF_ABSENT = 1,
+                        MW_PUT_IF_VERSION = 2,
+                        MW_PUT_IF_CHECKSUM = 3
+};
+struct mw_a_start_puts {
+    struct mc_uuid client;
+    struct mc_vec keys;
+    struct mc_vec lengths /* u64 */;
+    struct mw_replicate_config config;
+    struct mc_str tenant;
+    bool upsert;
+    uint64_t ttl_ms;
+    uint8_t condition;
+    struct mc_vec expected /* u64, one a key; none where the condition has none */;
+};
+struct mw_object_info {
+    uint64_t size, version;
+    struct mw_opt_u64 checksum;
+    bool has_life;
+    uint64_t life_left_ms;
+    uint32_t replicas;
+};
+MW_EXPECTED(mw_e_object_info, struct mw_object_info);
+
 /* ---- the table ---- */
 
 /* What only this master answers; another says that it does not know the function. Of the class
  * mooncake_c::Master. */
-#define MC_MASTER_OWN_RPC_TABLE(X) X(ListKeys, struct mw_a_list_keys, struct mw_e_key_page)
+#define MC_MASTER_OWN_RPC_TABLE(X)                                                                 \
+    X(ListKeys, struct mw_a_list_keys, struct mw_e_key_page)                                       \
+    X(StartPuts, struct mw_a_start_puts, struct mc_vec /* mw_e_vec of mw_replica */)               \
+    X(Inspect, struct mw_a_keys, struct mc_vec /* mw_e_object_info */)
 
 /* X(Name, argument struct, answer struct). A lone UUID, vector or string parameter has that type
  * itself. */

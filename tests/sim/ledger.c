@@ -376,6 +376,12 @@ static void spy(struct sim *sim, enum mc_master_rpc rpc, const void *args, const
     case MC_RPC_BatchUpsertStart:
         spy_starts(sim, args, ret, operation);
         break;
+    case MC_RPC_StartPuts: {
+        const struct mw_a_start_puts *more = args;
+        struct mw_a_batch_put_start plain = {.client = more->client, .keys = more->keys};
+        spy_starts(sim, &plain, ret, operation);
+        break;
+    }
     case MC_RPC_BatchPutEnd:
         spy_ends(sim, ends->client, &ends->metas, ret);
         break;

@@ -46,6 +46,7 @@ static bool may_be_doubled(uint32_t function_id) {
     case MC_RPC_BatchPutStart:
     case MC_RPC_UpsertStart:
     case MC_RPC_BatchUpsertStart:
+    case MC_RPC_StartPuts:
     case MC_RPC_CopyStart:
     case MC_RPC_MoveStart:
     case MC_RPC_CreateCopyTask:

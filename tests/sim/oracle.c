@@ -169,6 +169,25 @@ void sim_oracle_replaced(struct sim *sim, uint64_t operation, unsigned key, uint
     others_gone(sim, key, began_ns, operation);
 }
 
+void sim_oracle_mortal(struct sim *sim, size_t number, uint64_t ttl_ms) {
+    struct sim_value *value = &sim->values[number];
+    value->gone_ns = mc_min_u64(value->gone_ns, sim->now_ns + ttl_ms * MC_MS);
+}
+
+void sim_oracle_replaced_version(struct sim *sim, const char *who, unsigned key, uint64_t version) {
+    if (sim->replaced_count == sim->replaced_capacity) {
+        sim->replaced_capacity = sim->replaced_capacity ? sim->replaced_capacity * 2 : 64;
+        sim->replaced = mc_realloc(sim->replaced, sim->replaced_capacity * sizeof(*sim->replaced));
+    }
+    for (size_t i = 0; i < sim->replaced_count; i++) {
+        if (sim->replaced[i].key == key && sim->replaced[i].version == version) {
+            sim_fail(sim, "%s replaced version %llx of %s, as somebody else had before", who,
+                     (unsigned long long)version, sim_key_name(key));
+        }
+    }
+    sim->replaced[sim->replaced_count++] = (struct sim_replaced){key, version};
+}
+
 static struct sim_value *identify(struct sim *sim, const uint8_t *bytes, uint64_t size) {
     uint64_t id;
     if (size < sizeof(id)) {

@@ -70,6 +70,8 @@ struct sim_options {
     X(node_crashes) X(client_crashes) X(cuts) X(leaves) X(remounts) X(failovers) X(renewals) \
     X(in_doubt) X(copies_asked) X(moves_asked) X(tasks_done) X(tasks_failed) X(copies_begun) \
     X(copies_ended) X(moves_begun) X(moves_ended) X(replications_revoked) \
+    X(mortal_puts) X(conditional_puts) X(conditional_puts_ok) X(conditional_puts_refused) \
+    X(listings) X(keys_listed) \
     X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
 /* clang-format on */
 struct sim_coverage {
@@ -203,6 +205,11 @@ struct sim_extent {
     uint64_t lease_until_ms;
 };
 
+struct sim_replaced {
+    unsigned key;
+    uint64_t version;
+};
+
 struct sim {
     struct sim_options options;
     struct sim_profile profile;
@@ -234,6 +241,8 @@ struct sim {
     struct sim_value *values;
     size_t value_count, value_capacity;
     struct sim_history histories[SIM_KEYS];
+    struct sim_replaced *replaced; /* versions that a conditional put has replaced */
+    size_t replaced_count, replaced_capacity;
     struct sim_extent *extents;
     size_t extent_count, extent_capacity;
     struct mc_uuid writer_of[SIM_KEYS + 1];
@@ -307,6 +316,10 @@ void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8
                      uint64_t size, uint64_t began_ns);
 /* Somewhere in [began_ns, now] the key had a value of this operation. */
 void sim_oracle_replaced(struct sim *sim, uint64_t operation, unsigned key, uint64_t began_ns);
+/* The value lives no longer than so long from now. */
+void sim_oracle_mortal(struct sim *sim, size_t number, uint64_t ttl_ms);
+/* A put on the condition that the key had this version has taken place: only one can. */
+void sim_oracle_replaced_version(struct sim *sim, const char *who, unsigned key, uint64_t version);
 /* Somewhere in [began_ns, now] the key was not readable. */
 void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns);
 /* Somewhere in [began_ns, now] the key was readable. */

@@ -82,6 +82,9 @@ static void ended(struct sim_client *client, const char *what, enum mc_status st
     if (process->dead) {
         return;
     }
+    if (status == MC_NOT_SUPPORTED) {
+        sim_fail(sim, "%s: the master does not know %s", process->name, what);
+    }
     if (!answered(status) && !sim->profile.faulty) {
         sim_fail(sim, "%s: %s failed without any fault: %s", process->name, what,
                  mc_status_name(status));
@@ -204,6 +207,112 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
         count_put(sim, own, upsert);
         if (upsert && certain) {
             sim_oracle_replaced(sim, operation, b.keys[i], began);
+        }
+    }
+}
+
+/* One key, with a time to live, and perhaps only when it is absent or still what it was. */
+static void put_on_terms(struct sim_client *client) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t operation = process->operation;
+    struct batch b = {.keys = {some_key(sim)}, .count = 1};
+    const char *name = sim_key_name(b.keys[0]), *group;
+    struct mc_object_info info;
+    enum mc_status known = MC_OK;
+    unsigned terms = (unsigned)mc_rng_below(&sim->rng, 3);
+    group_names(&b, &group);
+    struct mc_replicate_config config = {.ttl_ms =
+                                             sim_odds(sim, 60) ? sim_between(sim, 1, 2000) : 0,
+                                         .with_hard_pin = sim_odds(sim, 10),
+                                         .with_soft_pin = sim_odds(sim, 20),
+                                         .group_ids = &group,
+                                         .group_id_count = 1};
+    uint64_t began = sim->now_ns;
+    uint64_t size = some_size(sim, b.keys[0]);
+    /* before anything waits: the oracle wants values in the order of operations */
+    size_t value = sim_value_make(sim, process, b.keys[0], size, client->buffer[0], SIM_OP_WRITE);
+    slice(sim, &b, 0, client->buffer[0], size);
+    if (terms == 2) {
+        enum mc_status asked = mc_ops_inspect(process->ops, &name, 1, &info, &known);
+        MC_ASSERT(asked == MC_OK);
+        ended(client, "inspection", known, began, 1);
+        if (known != MC_OK || process->dead) {
+            sim_value_settle(sim, value, false);
+            return;
+        }
+        sim_sleep(process, sim_between(sim, 0, 20 * MC_MS));
+        config.condition = MC_PUT_IF_VERSION;
+        config.expected = &info.version;
+        config.expected_count = 1;
+    } else if (terms == 1) {
+        config.condition = MC_PUT_IF_ABSENT;
+    }
+    began = sim->now_ns;
+    enum mc_status status = mc_ops_put(process->ops, b.items, 1, &config, terms == 0);
+    MC_ASSERT(status == MC_OK);
+    status = b.items[0].status;
+    ended(client, "put on terms", status, began, 1);
+    bool certain = status == MC_OK && !process->dead;
+    sim_value_settle(sim, value, certain);
+    if (process->dead) {
+        return;
+    }
+    if (status == MC_OBJECT_ALREADY_EXISTS) {
+        sim_oracle_present(sim, b.keys[0], began);
+    }
+    struct sim_coverage *coverage = &sim->result->coverage;
+    coverage->conditional_puts += terms != 0;
+    coverage->conditional_puts_ok += terms != 0 && certain;
+    coverage->conditional_puts_refused +=
+        status == MC_OBJECT_ALREADY_EXISTS || status == MC_INVALID_VERSION;
+    if (!certain) {
+        return;
+    }
+    sim_oracle_replaced(sim, operation, b.keys[0], began);
+    if (terms == 2) {
+        sim_oracle_replaced_version(sim, process->name, b.keys[0], info.version);
+    }
+    if (config.ttl_ms > 0) {
+        coverage->mortal_puts++;
+        sim_oracle_mortal(sim, value, config.ttl_ms);
+    }
+}
+
+/* All keys, page by page: none comes twice, and one that was not listed was absent for a moment. */
+static void list(struct sim_client *client) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    bool seen[SIM_KEYS] = {0};
+    char after[64] = "";
+    do {
+        struct mc_store_keys page = {0};
+        uint64_t asked = sim->now_ns;
+        enum mc_status status =
+            mc_ops_list(process->ops, NULL, after, sim_between(sim, 1, 8), &page);
+        ended(client, "listing", status, asked, 1);
+        if (status != MC_OK || process->dead) { /* also: the master is another now */
+            free((void *)page.keys);
+            return;
+        }
+        for (size_t i = 0; i < page.count; i++) {
+            unsigned key = sim_key_find(mc_str_from(page.keys[i]));
+            if (key < SIM_KEYS && seen[key]) {
+                sim_fail(sim, "%s was listed twice", page.keys[i]);
+            } else if (key < SIM_KEYS) {
+                seen[key] = true;
+                SIM_COUNT(sim, keys_listed);
+            }
+        }
+        memcpy(after, page.next, sizeof(after));
+        free((void *)page.keys);
+        sim_sleep(process, sim_between(sim, 0, 5 * MC_MS));
+    } while (after[0] != '\0' && !process->dead);
+    SIM_COUNT(sim, listings);
+    for (unsigned key = 0; key < SIM_KEYS && !process->dead; key++) {
+        if (!seen[key]) {
+            sim_oracle_absent(sim, key, began);
         }
     }
 }
@@ -383,6 +492,10 @@ static void operate(struct sim_client *client) {
         put(client, some, true);
     } else if (pick < 84) {
         exist(client, sim_odds(sim, 50) ? 1 : some);
+    } else if (pick < 86 && sim_odds(sim, 60)) {
+        put_on_terms(client);
+    } else if (pick < 86) {
+        list(client);
     } else if (pick < 88) {
         remove_keys(client, sim_odds(sim, 70) ? 1 : some);
     } else if (pick < 91) {

@@ -499,6 +499,7 @@ static void take_down(struct sim *sim) {
     for (unsigned key = 0; key < SIM_KEYS; key++) {
         free(sim->histories[key].ops);
     }
+    free(sim->replaced);
     free(sim->extents);
     free(sim);
 }
