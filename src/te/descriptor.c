@@ -165,12 +165,18 @@ static void install_desc(struct mc_segment_slot *slot, struct mc_peer_desc *desc
     mc_peer_desc_put(old);
 }
 
+/* By the wall clock, for the thread sanitizer knows no other: where it is set back meanwhile, the
+ * wait is longer, but not than the holder's, who has a deadline too. */
 static bool lock_until(pthread_mutex_t *lock, uint64_t deadline_ns) {
     if (deadline_ns == MC_NO_DEADLINE) {
         return pthread_mutex_lock(lock) == 0;
     }
-    struct timespec until = {(time_t)(deadline_ns / MC_SEC), (long)(deadline_ns % MC_SEC)};
-    return pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, &until) == 0;
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    uint64_t now = now_ns(), until = (uint64_t)wall.tv_sec * MC_SEC + (uint64_t)wall.tv_nsec;
+    until += deadline_ns > now ? mc_min_u64(deadline_ns - now, 3600 * MC_SEC) : 0;
+    wall = (struct timespec){(time_t)(until / MC_SEC), (long)(until % MC_SEC)};
+    return pthread_mutex_timedlock(lock, &wall) == 0;
 }
 
 enum mc_status mc_slot_refresh(struct mc_segment_slot *slot, uint64_t deadline_ns) {
