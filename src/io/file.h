@@ -16,6 +16,7 @@ struct mc_file_op {
     size_t len;
     uint64_t offset;
     enum mc_status status; /* set by mc_file_run: each operation has its own */
+    bool sync;             /* fsync(fd), and none of the rest */
 };
 
 /* depth: 1..4096. */

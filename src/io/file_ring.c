@@ -64,11 +64,15 @@ static enum mc_status op_failed(const struct mc_file_op *op, int error) {
     if (error == EBADF) {
         return MC_FILE_INVALID_HANDLE;
     }
-    return op->write ? MC_FILE_WRITE_FAIL : MC_FILE_READ_FAIL;
+    return op->write || op->sync ? MC_FILE_WRITE_FAIL : MC_FILE_READ_FAIL;
 }
 
 /* The rest of an operation, without the ring. */
 static void finish_in_place(struct mc_file_op *op, size_t done) {
+    if (op->sync) {
+        op->status = fsync(op->fd) == 0 ? MC_OK : op_failed(op, errno);
+        return;
+    }
     while (done < op->len) {
         char *at = (char *)op->buffer + done;
         size_t step = mc_min_u64(op->len - done, STEP_MAX);
@@ -186,7 +190,9 @@ static void submit_rest(struct mc_file_ring *ring, unsigned index) {
     char *at = (char *)op->buffer + slot->done;
     unsigned step = (unsigned)mc_min_u64(op->len - slot->done, STEP_MAX);
     int piece = fixed_piece(ring, at, step);
-    if (piece >= 0 && op->write) {
+    if (op->sync) {
+        io_uring_prep_fsync(sqe, op->fd, 0);
+    } else if (piece >= 0 && op->write) {
         io_uring_prep_write_fixed(sqe, op->fd, at, step, op->offset + slot->done, piece);
     } else if (piece >= 0) {
         io_uring_prep_read_fixed(sqe, op->fd, at, step, op->offset + slot->done, piece);
@@ -217,7 +223,7 @@ static void slot_completed(struct mc_file_ring *ring, unsigned index, int result
         submit_rest(ring, index);
         return;
     }
-    if (slot->done == op->len) {
+    if (slot->done == op->len && result >= 0) {
         op->status = MC_OK;
     } else if (result == -EINVAL || result == -EOPNOTSUPP || result == -EAGAIN) {
         finish_in_place(
@@ -261,7 +267,7 @@ static void tell(struct mc_file_ring *ring, struct mc_file_op *op) {
 static void fill(struct mc_file_ring *ring) {
     while (ring->next < ring->count && ring->free_count > 0) {
         struct mc_file_op *op = &ring->ops[ring->next++];
-        if (op_is_sane(op) && ring->native && op->len > 0) {
+        if (op_is_sane(op) && ring->native && (op->len > 0 || op->sync)) {
             slot_start(ring, op);
             continue;
         }

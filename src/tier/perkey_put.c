@@ -169,56 +169,92 @@ static void yield_name(struct perkey_backend *b, const struct writing *w, struct
     mc_buf_free(&head);
 }
 
-static void finish_one(struct perkey_backend *b, struct writing *w) {
-    struct mc_buf scratch = {0};
+/* Syncs the descriptors that are not -1, at once: a file system does that in one go. ok[i] is false
+ * for those where it failed. */
+static void sync_all(struct perkey_backend *b, const int *fds, size_t count, bool *ok) {
+    struct mc_file_op ops[PERKEY_GROUP];
+    size_t owners[PERKEY_GROUP], n = 0;
+    for (size_t i = 0; i < count; i++) {
+        ok[i] = true;
+        if (fds[i] >= 0) {
+            ops[n] = (struct mc_file_op){.sync = true, .fd = fds[i]};
+            owners[n++] = i;
+        }
+    }
+    struct mc_file_ring *ring = mc_tier_rings_take(&b->rings);
+    enum mc_status status = mc_file_run(ring, ops, n);
+    mc_tier_rings_give(&b->rings, ring);
+    for (size_t i = 0; i < n && status != MC_OK; i++) {
+        ok[owners[i]] = ops[i].status == MC_OK;
+    }
+}
+
+static void rename_one(struct perkey_backend *b, struct writing *w) {
+    struct mc_buf scratch = {0}, lost = {0};
     struct stat info;
     scratch_path(b, w, &scratch);
-    perkey_set_crc(w->fd, w->entry->crc);
-    if (fsync(w->fd) != 0 || fstat(w->fd, &info) != 0) {
-        fail(b, w, "sync");
-    } else {
-        struct mc_buf lost = {0};
-        w->entry->disk = (uint64_t)info.st_blocks * 512;
-        pthread_mutex_lock(&b->lock);
-        if (mc_tier_index_find(&b->index, w->item->key) == NULL) {
-            yield_name(b, w, &lost);
-        }
-        pthread_mutex_unlock(&b->lock);
-        mc_tier_lost_tell(b->config, &lost);
-        mc_buf_free(&lost);
-        if (rename(scratch.data, w->path.data) != 0) {
-            fail(b, w, "rename");
-        }
+    w->entry->disk = fstat(w->fd, &info) == 0 ? (uint64_t)info.st_blocks * 512 : w->entry->size;
+    pthread_mutex_lock(&b->lock);
+    if (mc_tier_index_find(&b->index, w->item->key) == NULL) {
+        yield_name(b, w, &lost);
+    }
+    pthread_mutex_unlock(&b->lock);
+    mc_tier_lost_tell(b->config, &lost);
+    mc_buf_free(&lost);
+    if (rename(scratch.data, w->path.data) != 0) {
+        fail(b, w, "rename");
     }
     mc_buf_free(&scratch);
 }
 
 /* ---- a group ---- */
 
+static void sync_files(struct perkey_backend *b, struct writing *all, size_t count) {
+    int fds[PERKEY_GROUP];
+    bool ok[PERKEY_GROUP];
+    for (size_t i = 0; i < count; i++) {
+        fds[i] = all[i].entry != NULL ? all[i].fd : -1;
+        if (fds[i] >= 0) {
+            perkey_set_crc(fds[i], all[i].entry->crc);
+        }
+    }
+    sync_all(b, fds, count, ok);
+    for (size_t i = 0; i < count; i++) {
+        if (!ok[i]) {
+            fail(b, &all[i], "sync");
+        }
+    }
+}
+
 /* Each directory that got a file, once: after it the names are durable. */
 static void sync_directories(struct perkey_backend *b, struct writing *all, size_t count) {
-    bool synced[256] = {0};
+    bool seen[256] = {0}, ok[PERKEY_GROUP];
+    int fds[PERKEY_GROUP];
     size_t at = b->directory.len + 1;
     for (size_t i = 0; i < count; i++) {
-        if (all[i].entry == NULL) {
-            continue;
-        }
         const char *letters = all[i].path.data + at;
         unsigned which = (unsigned)(letters[0] - 'a') << 4 | (unsigned)(letters[2] - 'a');
-        if (synced[which]) {
+        fds[i] = -1;
+        if (all[i].entry == NULL || seen[which]) {
             continue;
         }
         struct mc_buf directory = {0};
         mc_buf_append(&directory, all[i].path.data, at + 3);
-        int fd = open(mc_buf_cstr(&directory), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        synced[which] = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-        if (fd >= 0) {
-            close(fd);
+        seen[which] = true;
+        fds[i] = open(mc_buf_cstr(&directory), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        mc_buf_free(&directory);
+        if (fds[i] < 0) {
+            fail(b, &all[i], "open directory");
         }
-        if (!synced[which]) {
+    }
+    sync_all(b, fds, count, ok);
+    for (size_t i = 0; i < count; i++) {
+        if (fds[i] >= 0) {
+            close(fds[i]);
+        }
+        if (!ok[i] && all[i].entry != NULL) {
             fail(b, &all[i], "sync directory");
         }
-        mc_buf_free(&directory);
     }
 }
 
@@ -247,9 +283,10 @@ static void put_group(struct perkey_backend *b, struct writing *all, size_t coun
     for (size_t i = 0; i < count; i++) {
         write_one(b, &all[i], (unsigned)i);
     }
+    sync_files(b, all, count);
     for (size_t i = 0; i < count; i++) {
         if (all[i].entry != NULL) {
-            finish_one(b, &all[i]);
+            rename_one(b, &all[i]);
         }
     }
     sync_directories(b, all, count);
