@@ -419,6 +419,11 @@ enum mc_status mc_offload_beat(struct mc_offload *off, bool *busy) {
     poll_wipe(off);
     tell_lost(off);
     enum mc_status status = beat_once(off, busy);
+    if (status == MC_OK && !*busy) { /* writing goes first: memory waits for it */
+        const char *segment = off->config.segment;
+        *busy = mc_offload_promote(off->config.ops, off->tier,
+                                   segment != NULL ? mc_str_from(segment) : MC_STR("")) > 0;
+    }
     return status == MC_SEGMENT_NOT_FOUND ? mount(off) : status;
 }
 

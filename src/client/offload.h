@@ -37,6 +37,7 @@ struct mc_offload_config { /* everything outlives the offload */
     void *memory; /* lent to readers; they reach it under te_endpoint */
     uint64_t memory_bytes;
     uint64_t gc_ttl_ms;      /* how long they may keep it */
+    const char *segment;     /* where objects that come back go, if there is room; NULL = none */
     bool (*stop)(void *ctx); /* asked between groups of objects */
     void *stop_ctx;
     struct mc_tier_config tier; /* all but `lost` */
@@ -55,6 +56,9 @@ MC_MUST_USE enum mc_status mc_offload_mount(struct mc_offload *off, const char *
  * may be more. For one thread, that of mount. */
 MC_MUST_USE enum mc_status mc_offload_beat(struct mc_offload *off, bool *busy);
 void mc_offload_goodbye(struct mc_offload *off); /* the disk goes; asks once */
+
+/* offload_promote.c: asks what is to come back to memory, and does it; how many there were. */
+size_t mc_offload_promote(struct mc_ops *ops, struct mc_tier *tier, struct mc_str segment);
 
 /* An mc_rpc_handler; `offload` is a struct mc_offload. For any number of threads. */
 void mc_offload_serve(void *offload, const struct mc_rpc_request *request,

@@ -148,6 +148,7 @@ static enum mc_status open_offload(struct mc_store_offload *off, const char *pat
     struct mc_offload_config config = {
         .ops = off->store->ops,
         .te_endpoint = off->store->te_endpoint,
+        .segment = off->store->name,
         .memory = off->memory,
         .memory_bytes = buffer_bytes(),
         .gc_ttl_ms = mc_env_u64("MOONCAKE_OFFLOAD_CLIENT_BUFFER_GC_TTL_MS", 100, 3600000, 5000),

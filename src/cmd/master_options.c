@@ -270,7 +270,6 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->enable_snapshot, "enable_snapshot: this build has no snapshots"},
         {o->enable_snapshot_restore, "enable_snapshot_restore: this build has no snapshots"},
         {o->root_fs_dir[0] != '\0', "root_fs_dir: this build writes no disk replicas"},
-        {o->promotion_on_hit, "promotion_on_hit: this build brings nothing back from the SSD tier"},
         {strcmp(o->dynamic_replication_mode, "off") != 0,
          "dynamic_replication_mode: this build has no dynamic replication, only 'off' is accepted"},
         {o->enable_multi_tenants && strcmp(o->tenant_quota_connector_type, "file") != 0,
@@ -366,6 +365,10 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->offload_force_evict = o->offload_force_evict;
     core->offloading_queue_limit = o->offloading_queue_limit;
     core->offload_cap_ratio = o->offload_cap_ratio;
+    core->promotion_on_hit = o->promotion_on_hit;
+    core->promotion_admission_threshold = o->promotion_admission_threshold;
+    core->promotion_queue_limit = o->promotion_queue_limit;
+    core->promotion_max_per_heartbeat = o->promotion_max_per_heartbeat;
     core->enable_multi_tenants = o->enable_multi_tenants;
     core->tenant_quota_policy = o->tenant_quota_connector_uri;
 }

@@ -61,14 +61,17 @@ enum mc_object_list {
     MC_LIST_NONE = MC_LIST_COUNT,
 };
 
-/* A copy or move of an object that is under way: replication.c. */
+/* The source of a move goes at its end; a promotion's lies on a disk: promote.c. */
+enum mc_replication_kind { MC_REPLICATION_COPY, MC_REPLICATION_MOVE, MC_REPLICATION_PROMOTE };
+
+/* A copy, move or promotion of an object that is under way: replication.c. */
 struct mc_replication {
     struct mc_list link; /* of the shard's, the oldest first */
     struct mc_object *object;
     struct mc_uuid client; /* only it may end or revoke */
     uint64_t started_ms;
     uint64_t source; /* replica ids; */
-    bool move;       /* the source goes at the end */
+    uint8_t kind;    /* enum mc_replication_kind */
     uint8_t target_count;
     uint64_t targets[]; /* in PROCESSING until the end */
 };
@@ -86,8 +89,11 @@ struct mc_object_ext {
     uint64_t expires_ms;                /* 0 = never, or it has not begun to live */
     struct mc_replication *replication; /* NULL = none */
     uint64_t offload_mark;              /* disks.c: tells this offload from others of the key */
+    struct mc_uuid promotion_client;    /* promote.c: who is to do it; */
+    uint64_t promotion_mark;            /* which one it is; */
     uint32_t heap_index;                /* in the shard's heap of deadlines, if in_heap */
     bool in_heap;
+    uint8_t promotion;   /* waiting, or given to the client */
     uint8_t offload;     /* disks.c: waiting, or being written */
     uint8_t pending_pin; /* enum mc_soft_pin, commits when the first replica becomes readable */
 };
@@ -217,6 +223,8 @@ struct mc_master_counters {
     struct mc_metric gets, valid_gets, hits, hit_bytes;
     struct mc_metric soft_pins, expired_objects;
     struct mc_metric offloads_queued, offloads, offloaded_bytes, offload_failures, offload_adopted;
+    struct mc_metric promotions_admitted, promotions_done, promotions_failed, promotions_expired,
+        promotions_cancelled, promotions_rare, promotions_no_room, promotions_no_place;
     struct mc_metric memory_evictions; /* of objects that stay on disk */
     struct mc_histogram value_size;
 };
@@ -227,6 +235,7 @@ struct mc_placement_ops;
 struct mc_tasks;
 struct mc_drains;
 struct mc_disks;
+struct mc_promotions;
 struct mc_tenants;
 
 struct mc_master {
@@ -271,6 +280,7 @@ struct mc_master {
     struct mc_tasks *tasks;       /* what nodes are asked to do */
     struct mc_drains *drains;
     struct mc_disks *disks;
+    struct mc_promotions *promotions;
     struct mc_tenants *tenants; /* NULL without enable_multi_tenants */
 
     struct mc_master_counters counters;
@@ -441,10 +451,14 @@ enum mc_status mc_copy_start(struct mc_call *call, const struct mc_key *key, str
                              struct mw_copy_start *out);
 enum mc_status mc_move_start(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
                              struct mc_str source, struct mc_str target, struct mw_move_start *out);
+/* Takes the object out of its list until the end; the targets are its own from here on. */
+void mc_replication_begin(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
+                          struct mc_uuid client, enum mc_replication_kind kind, uint64_t source,
+                          const struct mc_replica *targets, unsigned count);
 enum mc_status mc_replication_end(struct mc_call *call, const struct mc_key *key,
-                                  struct mc_uuid client, bool move);
+                                  struct mc_uuid client, enum mc_replication_kind kind);
 enum mc_status mc_replication_revoke(struct mc_call *call, const struct mc_key *key,
-                                     struct mc_uuid client, bool move);
+                                     struct mc_uuid client, enum mc_replication_kind kind);
 /* Gives up those that nobody has ended in time. */
 void mc_replication_expire(struct mc_call *call, struct mc_shard *shard);
 /* Forgets it; its replicas are the caller's business. */
@@ -522,6 +536,22 @@ enum mc_status mc_disk_forget(struct mc_call *call, const struct mc_key *key,
 /* After RemoveAll: disks that hold nothing any more may be emptied. */
 void mc_disks_removed_all(struct mc_master *m);
 enum mc_status mc_disk_poll_wipe(struct mc_call *call, struct mc_uuid client, bool *wipe);
+
+/* ---- promote.c: back from the SSD; without promotion_on_hit an error, or nothing ---- */
+
+struct mc_promotions *mc_promotions_create(void);
+void mc_promotions_destroy(struct mc_promotions *promotions);
+/* The object was read and lies on a disk only. Needs the shard's lock; mc_promote_hit does not. */
+bool mc_promote_wanted(const struct mc_call *call, struct mc_object *o);
+void mc_promote_hit(struct mc_call *call, const struct mc_key *key);
+enum mc_status mc_promote_heartbeat(struct mc_call *call, struct mc_uuid client,
+                                    struct mc_vec *tasks);
+enum mc_status mc_promote_start(struct mc_call *call, const struct mc_key *key,
+                                const struct mw_a_promotion_start *a, struct mw_replica *out);
+enum mc_status mc_promote_end(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
+                              bool success);
+void mc_promotions_tick(struct mc_call *call);
+void mc_promotions_drop_client(struct mc_call *call, struct mc_uuid client);
 
 /* ---- lease.c: all need the shard's lock ---- */
 

@@ -233,6 +233,7 @@ void mc_disk_unmount(struct mc_call *call, struct mc_uuid client) {
     if (!gone) {
         return;
     }
+    mc_promotions_drop_client(call, client);
     drop_items(call, &gone->queued, MARK_QUEUED);
     drop_items(call, &gone->claimed, MARK_CLAIMED);
     if (gone->segment) {

@@ -27,6 +27,9 @@ void mc_master_config_init(struct mc_master_config *config) {
                                         .enable_disk_eviction = true,
                                         .offloading_queue_limit = 50000,
                                         .offload_cap_ratio = 0.5,
+                                        .promotion_admission_threshold = 2,
+                                        .promotion_queue_limit = 50000,
+                                        .promotion_max_per_heartbeat = 1,
                                         .quota_bytes = 0};
 }
 
@@ -92,6 +95,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->tasks = mc_tasks_create();
     m->drains = mc_drains_create();
     m->disks = mc_disks_create();
+    m->promotions = mc_promotions_create();
     m->traffic = mc_traffic_create(config->eviction_policy);
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
@@ -122,6 +126,7 @@ void mc_master_destroy(struct mc_master *m) {
     }
     mc_discard_destroy(m);
     mc_disks_destroy(m);
+    mc_promotions_destroy(m->promotions);
     mc_segment_table_destroy(m);
     mc_clients_destroy(m);
     mc_page_pool_free(&m->pages);
@@ -150,6 +155,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_tasks_tick(&call);
     mc_drains_tick(&call);
     mc_disks_tick(&call);
+    mc_promotions_tick(&call);
     mc_evict_tick(&call);
     mc_lock_release(&m->tick_lock);
     mc_arena_free(&arena);

@@ -51,6 +51,10 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     bool enable_offload, offload_on_evict, offload_force_evict;
     uint64_t offloading_queue_limit;
     double offload_cap_ratio;
+    /* Bring an object back to memory that was read so often from a disk only; how many may wait,
+     * and how many a heartbeat takes. */
+    bool promotion_on_hit;
+    uint64_t promotion_admission_threshold, promotion_queue_limit, promotion_max_per_heartbeat;
     bool enable_multi_tenants;       /* only tenants with a quota may write: docs/tenants.md */
     const char *tenant_quota_policy; /* path of the file with the quotas; must be there */
     uint64_t seed;                   /* of placement and ids; 0 = from the system */

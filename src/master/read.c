@@ -43,7 +43,7 @@ enum mc_status mc_inspect(struct mc_call *call, const struct mc_key *key,
 }
 
 static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
-                                 const struct mc_key *key, bool lease,
+                                 const struct mc_key *key, bool lease, bool *promote,
                                  struct mw_replica_list *out) {
     struct mc_master *m = call->m;
     struct mc_object *o = mc_object_find(m, shard, key);
@@ -59,6 +59,7 @@ static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
         out->lease_ttl_ms = mc_lease_grant(call, shard, o);
         call->hits++;
         call->hit_bytes += o->size;
+        *promote = mc_promote_wanted(call, o);
     }
     return MC_OK;
 }
@@ -67,8 +68,12 @@ enum mc_status mc_get(struct mc_call *call, const struct mc_key *key, struct mw_
     struct mc_shard *shard = mc_shard_of(call->m, key->hash);
     call->gets++;
     mc_lock_acquire(&shard->lock);
-    enum mc_status status = get_locked(call, shard, key, true, out);
+    bool promote = false;
+    enum mc_status status = get_locked(call, shard, key, true, &promote, out);
     mc_lock_release(&shard->lock);
+    if (promote) {
+        mc_promote_hit(call, key);
+    }
     return status;
 }
 
@@ -79,7 +84,7 @@ enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct 
     MC_TRY(mc_key_make(m, tenant, key, &k));
     struct mc_shard *shard = mc_shard_of(m, k.hash);
     mc_lock_acquire(&shard->lock);
-    enum mc_status status = get_locked(&call, shard, &k, false, out);
+    enum mc_status status = get_locked(&call, shard, &k, false, NULL, out);
     mc_lock_release(&shard->lock);
     return status;
 }

@@ -4,13 +4,17 @@
  *
  * Leases are respected unless the caller forces; force skips nothing but the lease. What is being
  * written is never removed, unless its writer has been silent for longer than the discard timeout;
- * what is being copied or moved is not either.
+ * what is being copied or moved is not either. Bringing back from an SSD is cancelled by it.
  */
 #include "master/core.h"
 
 static enum mc_status removable(struct mc_call *call, struct mc_object *o, bool force) {
     if (!force && mc_leased(call->m, o, call->now_ms)) {
         return MC_OBJECT_HAS_LEASE;
+    }
+    if (mc_replicating(o) && o->ext->replication->kind == MC_REPLICATION_PROMOTE) {
+        mc_count(&call->m->counters.promotions_cancelled, 1);
+        return MC_OK; /* what is being brought back goes, and its memory when nobody writes there */
     }
     if (o->list == MC_LIST_PROCESSING || !mc_object_complete(o)) {
         return MC_REPLICA_IS_NOT_READY;
@@ -121,6 +125,9 @@ static enum mc_status replica_clear_locked(struct mc_call *call, struct mc_shard
         return MC_ILLEGAL_CLIENT;
     }
     MC_TRY(removable(call, o, false));
+    if (mc_replicating(o)) { /* being brought back: somebody writes there */
+        return MC_OBJECT_HAS_REPLICATION_TASK;
+    }
     if (segment.len == 0) {
         mc_object_erase(call->m, shard, o);
         return MC_OK;

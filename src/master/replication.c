@@ -69,16 +69,16 @@ static enum mc_status reserve(struct mc_call *call, struct mc_object *o, const s
     return status;
 }
 
-static void begin(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
-                  struct mc_uuid client, bool move, uint64_t source,
-                  const struct mc_replica *targets, unsigned count) {
+void mc_replication_begin(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
+                          struct mc_uuid client, enum mc_replication_kind kind, uint64_t source,
+                          const struct mc_replica *targets, unsigned count) {
     struct mc_replication *r = mc_zalloc(sizeof(*r) + count * sizeof(r->targets[0]));
     struct mc_replica all[MC_MAX_REPLICAS];
     r->object = o;
     r->client = client;
     r->started_ms = call->now_ms;
     r->source = source;
-    r->move = move;
+    r->kind = (uint8_t)kind;
     r->target_count = (uint8_t)count;
     for (unsigned i = 0; i < o->replica_count; i++) {
         all[i] = *mc_object_replica(o, i);
@@ -138,7 +138,9 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
         mc_describe(call, o, &places[i], &items[i]);
     }
     *targets = (struct mc_vec){items, count};
-    begin(call, shard, o, start->client, start->move, source->id, places, count);
+    mc_replication_begin(call, shard, o, start->client,
+                         start->move ? MC_REPLICATION_MOVE : MC_REPLICATION_COPY, source->id,
+                         places, count);
     return MC_OK;
 }
 
@@ -214,8 +216,8 @@ static void drop_targets(struct mc_call *call, struct mc_shard *shard, struct mc
 }
 
 static enum mc_status find_replicating(struct mc_call *call, struct mc_shard *shard,
-                                       const struct mc_key *key, struct mc_uuid client, bool move,
-                                       struct mc_object **out) {
+                                       const struct mc_key *key, struct mc_uuid client,
+                                       enum mc_replication_kind kind, struct mc_object **out) {
     struct mc_object *o = mc_object_find(call->m, shard, key);
     if (!o) {
         return MC_OBJECT_NOT_FOUND;
@@ -227,13 +229,14 @@ static enum mc_status find_replicating(struct mc_call *call, struct mc_shard *sh
         return MC_ILLEGAL_CLIENT;
     }
     *out = o;
-    return o->ext->replication->move == move ? MC_OK : MC_INVALID_PARAMS;
+    return o->ext->replication->kind == kind ? MC_OK : MC_INVALID_PARAMS;
 }
 
 static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
-                                 const struct mc_key *key, struct mc_uuid client, bool move) {
+                                 const struct mc_key *key, struct mc_uuid client,
+                                 enum mc_replication_kind kind) {
     struct mc_object *o;
-    MC_TRY(find_replicating(call, shard, key, client, move, &o));
+    MC_TRY(find_replicating(call, shard, key, client, kind, &o));
     const struct mc_replication *r = o->ext->replication;
     int source = find_id(o, r->source);
     unsigned ready = 0;
@@ -254,7 +257,7 @@ static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
         finish(call, shard, o);
         return MC_REPLICA_IS_GONE;
     }
-    if (move && o->replica_count > 1) {
+    if (kind == MC_REPLICATION_MOVE && o->replica_count > 1) {
         uint64_t lease = mc_lease_end(call->m, o);
         bool read = lease > call->now_ms && call->m->config.break_mode != MC_BREAK_MOVE_FREES;
         mc_object_remove_replica(call->m, shard, o, (unsigned)source, read ? lease : 0);
@@ -264,20 +267,20 @@ static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
 }
 
 enum mc_status mc_replication_end(struct mc_call *call, const struct mc_key *key,
-                                  struct mc_uuid client, bool move) {
+                                  struct mc_uuid client, enum mc_replication_kind kind) {
     struct mc_shard *shard = mc_shard_of(call->m, key->hash);
     mc_lock_acquire(&shard->lock);
-    enum mc_status status = end_locked(call, shard, key, client, move);
+    enum mc_status status = end_locked(call, shard, key, client, kind);
     mc_lock_release(&shard->lock);
     return status;
 }
 
 enum mc_status mc_replication_revoke(struct mc_call *call, const struct mc_key *key,
-                                     struct mc_uuid client, bool move) {
+                                     struct mc_uuid client, enum mc_replication_kind kind) {
     struct mc_shard *shard = mc_shard_of(call->m, key->hash);
     struct mc_object *o;
     mc_lock_acquire(&shard->lock);
-    enum mc_status status = find_replicating(call, shard, key, client, move, &o);
+    enum mc_status status = find_replicating(call, shard, key, client, kind, &o);
     if (status == MC_OK) {
         drop_targets(call, shard, o, 0); /* whoever writes there says that it writes no more */
         finish(call, shard, o);
@@ -295,6 +298,7 @@ void mc_replication_expire(struct mc_call *call, struct mc_shard *shard) {
             break;
         }
         drop_targets(call, shard, r->object, r->started_ms + config->put_start_release_timeout_ms);
+        mc_count(&call->m->counters.promotions_expired, r->kind == MC_REPLICATION_PROMOTE);
         finish(call, shard, r->object);
     }
 }

@@ -149,6 +149,40 @@ void mc_rpc_PollRemoveAll(struct mc_call *call, const void *args, void *ret) {
                    : MC_UNABLE_OFFLOAD;
 }
 
+void mc_rpc_PromotionObjectHeartbeat(struct mc_call *call, const void *args, void *ret) {
+    struct mw_e_vec *r = ret;
+    r->error = mc_promote_heartbeat(call, *(const struct mc_uuid *)args, &r->value);
+}
+
+static enum mc_status tenant_key(struct mc_call *call, struct mc_str tenant, struct mc_str user,
+                                 struct mc_key *key) {
+    struct mc_str scope;
+    MC_TRY(mc_tenant_normalise(tenant, &scope));
+    return mc_key_make(call->m, scope, user, key);
+}
+
+void mc_rpc_PromotionAllocStart(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_promotion_start *a = args;
+    struct mw_e_promotion *r = ret;
+    struct mc_key key;
+    r->error = tenant_key(call, a->tenant, a->key, &key);
+    r->error = r->error == 0 ? mc_promote_start(call, &key, a, &r->value.memory) : r->error;
+}
+
+static int32_t promotion_end(struct mc_call *call, const struct mw_a_client_key *a, bool success) {
+    struct mc_key key;
+    MC_TRY(tenant_key(call, a->tenant, a->key, &key));
+    return mc_promote_end(call, &key, a->client, success);
+}
+
+void mc_rpc_NotifyPromotionSuccess(struct mc_call *call, const void *args, void *ret) {
+    ((struct mw_e_void *)ret)->error = promotion_end(call, args, true);
+}
+
+void mc_rpc_NotifyPromotionFailure(struct mc_call *call, const void *args, void *ret) {
+    ((struct mw_e_void *)ret)->error = promotion_end(call, args, false);
+}
+
 /* ---- features that are off ---- */
 
 /* Every answer of several that can fail begins with its error. */
@@ -157,10 +191,6 @@ void mc_rpc_PollRemoveAll(struct mc_call *call, const void *args, void *ret) {
         *(int32_t *)ret = (status);                                                                \
     }
 
-ANSWERS(PromotionObjectHeartbeat, MC_UNAVAILABLE_IN_CURRENT_MODE)
-ANSWERS(PromotionAllocStart, MC_UNAVAILABLE_IN_CURRENT_MODE)
-ANSWERS(NotifyPromotionSuccess, MC_UNAVAILABLE_IN_CURRENT_MODE)
-ANSWERS(NotifyPromotionFailure, MC_UNAVAILABLE_IN_CURRENT_MODE)
 ANSWERS(MountNoFSegment, MC_NOT_SUPPORTED)
 ANSWERS(ReMountNoFSegment, MC_NOT_SUPPORTED)
 ANSWERS(UnmountNoFSegment, MC_NOT_SUPPORTED)

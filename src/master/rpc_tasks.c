@@ -63,25 +63,26 @@ void mc_rpc_MoveStart(struct mc_call *call, const void *args, void *ret) {
     }
 }
 
-static void
-finish(struct mc_call *call, const struct mw_a_client_key *a, struct mw_e_void *r, bool move,
-       enum mc_status (*run)(struct mc_call *, const struct mc_key *, struct mc_uuid, bool)) {
+static void finish(struct mc_call *call, const struct mw_a_client_key *a, struct mw_e_void *r,
+                   enum mc_replication_kind kind,
+                   enum mc_status (*run)(struct mc_call *, const struct mc_key *, struct mc_uuid,
+                                         enum mc_replication_kind)) {
     struct mc_key key;
     r->error = mc_key_make(call->m, a->tenant, a->key, &key);
     if (r->error == 0) {
-        r->error = run(call, &key, a->client, move);
+        r->error = run(call, &key, a->client, kind);
     }
 }
 
 void mc_rpc_CopyEnd(struct mc_call *call, const void *args, void *ret) {
-    finish(call, args, ret, false, mc_replication_end);
+    finish(call, args, ret, MC_REPLICATION_COPY, mc_replication_end);
 }
 void mc_rpc_CopyRevoke(struct mc_call *call, const void *args, void *ret) {
-    finish(call, args, ret, false, mc_replication_revoke);
+    finish(call, args, ret, MC_REPLICATION_COPY, mc_replication_revoke);
 }
 void mc_rpc_MoveEnd(struct mc_call *call, const void *args, void *ret) {
-    finish(call, args, ret, true, mc_replication_end);
+    finish(call, args, ret, MC_REPLICATION_MOVE, mc_replication_end);
 }
 void mc_rpc_MoveRevoke(struct mc_call *call, const void *args, void *ret) {
-    finish(call, args, ret, true, mc_replication_revoke);
+    finish(call, args, ret, MC_REPLICATION_MOVE, mc_replication_revoke);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Objects on SSD, whoever is the master, the node and the reader; and a directory that one side wrote is the other's after it."""
 import contextlib
+import json
 import os
 import shutil
 import struct
@@ -8,7 +9,7 @@ import tempfile
 import time
 
 import scenarios
-from peers import NEWEST, Died, main
+from peers import NEWEST, Died, http_get, main
 
 SIZE = 1 << 20
 COUNT = 48
@@ -98,6 +99,50 @@ def handed_over(peers, first, second, backend=BUCKET):
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def brought_back(peers, master_of, node_of):
+    """An object that is on SSD only is in memory again when it has been read a few times."""
+    directory = tempfile.mkdtemp(prefix="mc_ssd_")
+    try:
+        master = peers.master(master_of, args=(*MASTER, "--promotion_on_hit=true"))
+        node_on(peers, node_of, master, directory)
+        reader = peers.store("ours", master)
+        fill(reader, directory)
+        until = time.monotonic() + 60
+        while "key/0" in in_memory(master):  # the first to be evicted
+            if time.monotonic() > until:
+                raise Died("key/0 stays in memory")
+            reader.put(f"more/{time.monotonic()}", 1, SIZE)
+            time.sleep(0.05)
+        for i in range(30, COUNT):  # make room: memory above the watermark takes nothing back
+            reader.remove(f"key/{i}", force=True)
+        while "key/0" not in in_memory(master):
+            if time.monotonic() > until:
+                raise Died("key/0 does not come back to memory")
+            scenarios.equal(reader.get("key/0", 0, SIZE), SIZE, "compared bytes")
+            time.sleep(0.1)
+        scenarios.equal(reader.get("key/0", 0, SIZE), SIZE, "compared bytes")
+        scenarios.equal(peers.store(NEWEST, master).get("key/0", 0, SIZE), SIZE, "compared bytes")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def in_memory(master):
+    answer = json.loads(http_get(f"http://127.0.0.1:{master.admin}/batch_query_keys?keys=key/0"))
+    return [key for key, entry in answer["data"].items() if entry["ok"] and entry.get("values")]
+
+
+def upstreams_node_brings_back_what_our_master_names(peers):
+    brought_back(peers, "ours", NEWEST)
+
+
+def our_node_brings_back_what_upstreams_master_names(peers):
+    brought_back(peers, NEWEST, "ours")
+
+
+def ours_brings_back_what_is_read(peers):
+    brought_back(peers, "ours", "ours")
+
+
 def our_node_with_upstreams_master(peers):
     served(peers, NEWEST, "ours")
 
@@ -155,4 +200,6 @@ main(our_node_with_upstreams_master, upstreams_node_with_our_master, all_ours_an
      our_node_keeps_a_file_per_key, our_master_takes_files_per_key_of_upstreams,
      upstreams_files_per_key_are_ours_afterwards, our_files_per_key_are_upstreams_afterwards,
      our_node_keeps_one_file, our_master_takes_objects_of_upstreams_one_file,
-     upstreams_one_file_is_ours_afterwards, our_one_file_is_upstreams_afterwards)
+     upstreams_one_file_is_ours_afterwards, our_one_file_is_upstreams_afterwards,
+     upstreams_node_brings_back_what_our_master_names, our_node_brings_back_what_upstreams_master_names,
+     ours_brings_back_what_is_read)
