@@ -4,6 +4,7 @@
  */
 #include <jansson.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/env.h"
@@ -41,40 +42,101 @@ static enum mc_status exchange(int fd, enum mc_handshake_type type, struct mc_st
     return MC_OK;
 }
 
+static enum mc_status connect_to(const char *host, uint16_t port,
+                                 const struct mc_handshake_limits *limits, uint64_t deadline_ns,
+                                 int *fd, const char **step) {
+    struct mc_addr addr;
+    *step = "resolve";
+    MC_TRY(mc_addr_resolve(host, port, &addr));
+    *step = "connect";
+    uint64_t now = mc_now_ns(mc_clock_system());
+    return mc_connect(&addr, mc_min_u64(deadline_ns, now + limits->connect_timeout_ms * MC_MS), fd);
+}
+
+static void say_failed(const char *host, uint16_t port, enum mc_handshake_type type,
+                       const char *step, enum mc_status status) {
+    mc_warn_limited("handshake failed peer=%s port=%u type=%d step=%s status=%s", host,
+                    (unsigned)port, (int)type, step, mc_status_name(status));
+}
+
 static enum mc_status call(const char *host, uint16_t port, enum mc_handshake_type type,
                            struct mc_str body, const struct mc_handshake_limits *limits,
                            uint64_t deadline_ns, struct mc_buf *reply) {
     const char *step = "frame";
     enum mc_status status = MC_ERR_PROTOCOL;
-    struct mc_addr addr;
     int fd = -1;
     if (1 + body.len > limits->max_frame_bytes) {
         goto out;
     }
-    step = "resolve";
-    status = mc_addr_resolve(host, port, &addr);
-    if (status != MC_OK) {
-        goto out;
-    }
-    step = "connect";
-    uint64_t now = mc_now_ns(mc_clock_system());
-    status =
-        mc_connect(&addr, mc_min_u64(deadline_ns, now + limits->connect_timeout_ms * MC_MS), &fd);
+    status = connect_to(host, port, limits, deadline_ns, &fd, &step);
     if (status != MC_OK) {
         goto out;
     }
     step = "exchange";
-    now = mc_now_ns(mc_clock_system());
+    uint64_t now = mc_now_ns(mc_clock_system());
     status = exchange(fd, type, body, limits->max_frame_bytes,
                       mc_min_u64(deadline_ns, now + limits->reply_timeout_ms * MC_MS), reply);
     close(fd);
 out:
     if (status != MC_OK) {
-        mc_warn_limited("handshake failed peer=%s port=%u type=%d step=%s status=%s", host,
-                        (unsigned)port, (int)type, step, mc_status_name(status));
+        say_failed(host, port, type, step, status);
     }
     return status;
 }
+
+/* ---- channels ---- */
+
+struct mc_handshake_channel {
+    int fd;
+    struct mc_handshake_limits limits;
+    char host[256];
+    uint16_t port;
+};
+
+enum mc_status mc_handshake_channel_open(const char *host, uint16_t port,
+                                         const struct mc_handshake_limits *limits,
+                                         uint64_t deadline_ns, struct mc_handshake_channel **out) {
+    const char *step;
+    int fd = -1;
+    enum mc_status status = connect_to(host, port, limits, deadline_ns, &fd, &step);
+    if (status != MC_OK) {
+        say_failed(host, port, MC_HANDSHAKE_STAGE, step, status);
+        return status;
+    }
+    struct mc_handshake_channel *channel = mc_zalloc(sizeof(*channel));
+    channel->fd = fd;
+    channel->limits = *limits;
+    channel->port = port;
+    snprintf(channel->host, sizeof(channel->host), "%s", host);
+    *out = channel;
+    return MC_OK;
+}
+
+enum mc_status mc_handshake_channel_call(struct mc_handshake_channel *channel, struct mc_str body,
+                                         uint64_t deadline_ns, struct mc_buf *reply) {
+    uint64_t latest =
+        mc_now_ns(mc_clock_system()) + channel->limits.reply_timeout_ms * (uint64_t)MC_MS;
+    enum mc_status status =
+        exchange(channel->fd, MC_HANDSHAKE_STAGE, body, channel->limits.max_frame_bytes,
+                 mc_min_u64(deadline_ns, latest), reply);
+    if (status != MC_OK) {
+        say_failed(channel->host, channel->port, MC_HANDSHAKE_STAGE, "exchange", status);
+    }
+    return status;
+}
+
+void mc_handshake_channel_abort(struct mc_handshake_channel *channel) {
+    shutdown(channel->fd, SHUT_RDWR);
+}
+
+void mc_handshake_channel_close(struct mc_handshake_channel *channel) {
+    if (channel != NULL) {
+        close(channel->fd);
+        free(channel);
+    }
+}
+
+/* ---- one request ---- */
 
 enum mc_status mc_handshake_metadata(const char *host, uint16_t port, struct mc_str own_descriptor,
                                      const struct mc_handshake_limits *limits, uint64_t deadline_ns,

@@ -17,7 +17,8 @@
 #include "io/io.h"
 #include "meta/meta.h"
 
-#define READ_CHUNK 16384
+#define READ_CHUNK    16384
+#define STAGE_IDLE_MS 60000u /* a connection for staging that asks nothing for so long ends */
 
 enum conn_state { CONN_READING, CONN_ANSWERING, CONN_WRITING, CONN_CLOSING };
 
@@ -29,7 +30,7 @@ struct mc_handshake_server {
     struct mc_list conns;
     unsigned conn_count;
     struct mc_metrics *metrics;
-    struct mc_metric requests[4]; /* by type */
+    struct mc_metric requests[5]; /* by type */
     struct mc_metric rejected;    /* malformed, timed out or over the limit */
     _Atomic uint32_t refs;        /* the owner's and one for each call not answered */
 };
@@ -53,11 +54,16 @@ struct conn {
     struct mc_buf out;
     size_t sent;
     struct mc_handshake_call *call; /* while CONN_ANSWERING */
+    bool stays;                     /* for further requests: it is one for staging */
+    void *stage_state;              /* the handler's */
 };
 
 static void conn_free(struct conn *c) {
     if (c->call != NULL) {
         c->call->conn = NULL;
+    }
+    if (c->stage_state != NULL) {
+        c->server->handler.stage_closed(c->server->handler.ctx, c->stage_state);
     }
     mc_timer_stop(c->server->reactor, &c->timer);
     mc_reactor_remove(c->server->reactor, &c->io);
@@ -77,7 +83,8 @@ static void conn_reject(struct conn *c, const char *why) {
 
 static void on_conn_timer(struct mc_timer *timer) {
     struct conn *c = mc_container_of(timer, struct conn, timer);
-    if (c->state == CONN_CLOSING) { /* answered; the peer is slow to close */
+    /* Answered, and the peer is slow to close; or it has nothing more to ask. */
+    if (c->state == CONN_CLOSING || (c->stays && c->state == CONN_READING && c->in.len == 0)) {
         conn_free(c);
     } else {
         conn_reject(c, "the peer took too long");
@@ -153,26 +160,51 @@ void mc_handshake_answer(struct mc_handshake_call *call, struct mc_str body) {
     mc_reactor_post(call->server->reactor, &call->task);
 }
 
+static struct mc_handshake_call *call_create(struct conn *c) {
+    struct mc_handshake_call *call = mc_zalloc(sizeof(*call));
+    call->task.run = run_answer;
+    call->server = c->server;
+    call->conn = c;
+    c->call = call;
+    c->state = CONN_ANSWERING;
+    atomic_fetch_add_explicit(&c->server->refs, 1, memory_order_relaxed);
+    return call;
+}
+
+/* The handler did not take it. */
+static void call_drop(struct mc_handshake_call *call) {
+    call->conn->call = NULL;
+    call->conn->state = CONN_READING;
+    server_put(call->server);
+    free(call);
+}
+
 static void answer_connection(struct conn *c, struct mc_str body) {
-    struct mc_handshake_server *server = c->server;
-    struct mc_handshake_call *call = NULL;
-    if (server->handler.connection != NULL) {
-        call = mc_zalloc(sizeof(*call));
-        call->task.run = run_answer;
-        call->server = server;
-        call->conn = c;
-        c->call = call;
-        c->state = CONN_ANSWERING;
-        atomic_fetch_add_explicit(&server->refs, 1, memory_order_relaxed);
-        if (server->handler.connection(server->handler.ctx, body, call)) {
+    const struct mc_handshake_handler *handler = &c->server->handler;
+    if (handler->connection != NULL) {
+        struct mc_handshake_call *call = call_create(c);
+        if (handler->connection(handler->ctx, body, call)) {
             return;
         }
-        c->call = NULL;
-        c->state = CONN_READING;
-        server_put(server);
-        free(call);
+        call_drop(call);
     }
     reject_connection(c, body);
+}
+
+static enum mc_status answer_stage(struct conn *c, struct mc_str body) {
+    const struct mc_handshake_handler *handler = &c->server->handler;
+    if (handler->stage == NULL) {
+        return MC_ERR_PROTOCOL;
+    }
+    c->stays = true;
+    mc_timer_start(c->server->reactor, &c->timer,
+                   mc_now_ns(mc_clock_system()) + STAGE_IDLE_MS * MC_MS);
+    struct mc_handshake_call *call = call_create(c);
+    if (handler->stage(handler->ctx, &c->stage_state, body, call)) {
+        return MC_OK;
+    }
+    call_drop(call);
+    return MC_ERR_PROTOCOL;
 }
 
 static enum mc_status answer_body(struct conn *c, unsigned type, struct mc_str body) {
@@ -185,6 +217,8 @@ static enum mc_status answer_body(struct conn *c, unsigned type, struct mc_str b
         return MC_OK;
     case MC_HANDSHAKE_NOTIFY:
         return answer_notify(c, body);
+    case MC_HANDSHAKE_STAGE:
+        return answer_stage(c, body);
     case MC_HANDSHAKE_PROBE:
         mc_buf_puts(&c->out, "{\"status\":\"success\"}");
         return MC_OK;
@@ -219,6 +253,17 @@ static void finish_frame(struct conn *c) {
 
 /* ---- the walk ---- */
 
+/* The answer is out; the next request may come. */
+static void conn_again(struct conn *c) {
+    mc_buf_clear(&c->in);
+    mc_buf_clear(&c->out);
+    c->sent = 0;
+    c->state = CONN_READING;
+    mc_timer_start(c->server->reactor, &c->timer,
+                   mc_now_ns(mc_clock_system()) + STAGE_IDLE_MS * MC_MS);
+    mc_reactor_modify(c->server->reactor, &c->io, EPOLLIN);
+}
+
 static void conn_write(struct conn *c) {
     while (c->sent < c->out.len) {
         struct iovec iov = {c->out.data + c->sent, c->out.len - c->sent};
@@ -232,6 +277,10 @@ static void conn_write(struct conn *c) {
             return;
         }
         c->sent += n;
+    }
+    if (c->stays) {
+        conn_again(c);
+        return;
     }
     c->state = CONN_CLOSING;
     shutdown(c->stream.fd, SHUT_WR);
@@ -341,7 +390,7 @@ static void close_all(void *arg) {
 
 static void register_metrics(struct mc_handshake_server *server) {
     static const char *const labels[] = {"type=\"connection\"", "type=\"metadata\"",
-                                         "type=\"notify\"", "type=\"probe\""};
+                                         "type=\"notify\"", "type=\"probe\"", "type=\"stage\""};
     for (size_t i = 0; i < MC_ARRAY_LEN(labels); i++) {
         mc_metrics_register(server->metrics, MC_METRIC_COUNTER,
                             "mooncake_te_handshake_requests_total", labels[i],

@@ -20,12 +20,13 @@ struct mc_reactor;
 /* ---- handshake ---- */
 
 /* frame := u64 length (LE, of what follows) u8 type, JSON.
- * One request and one reply a connection. */
+ * One request and one reply a connection; staging has many, one after the other, on one. */
 enum mc_handshake_type {
     MC_HANDSHAKE_CONNECTION = 0, /* of RDMA-like transports */
     MC_HANDSHAKE_METADATA = 1,
     MC_HANDSHAKE_NOTIFY = 2,
     MC_HANDSHAKE_PROBE = 3,
+    MC_HANDSHAKE_STAGE = 4, /* ours; its body is wire/stage.h */
 };
 
 struct mc_handshake_limits {
@@ -53,6 +54,10 @@ struct mc_handshake_handler {
     /* Takes the call (then true) and answers it, now or later; else it is answered with a
      * rejection. NULL = never. `body` is valid during the call only. */
     bool (*connection)(void *ctx, struct mc_str body, struct mc_handshake_call *call);
+    /* The same for staging. *state is of the connection, NULL at its first request; when the
+     * connection ends with one, stage_closed hears of it. Both NULL = never. */
+    bool (*stage)(void *ctx, void **state, struct mc_str body, struct mc_handshake_call *call);
+    void (*stage_closed)(void *ctx, void *state);
 };
 
 struct mc_handshake_server;
@@ -82,6 +87,18 @@ MC_MUST_USE enum mc_status mc_handshake_connection(const char *host, uint16_t po
                                                    struct mc_str body,
                                                    const struct mc_handshake_limits *limits,
                                                    uint64_t deadline_ns, struct mc_buf *reply);
+/* A connection for staging: one call at a time, until one has failed. */
+struct mc_handshake_channel;
+MC_MUST_USE enum mc_status mc_handshake_channel_open(const char *host, uint16_t port,
+                                                     const struct mc_handshake_limits *limits,
+                                                     uint64_t deadline_ns,
+                                                     struct mc_handshake_channel **out);
+MC_MUST_USE enum mc_status mc_handshake_channel_call(struct mc_handshake_channel *channel,
+                                                     struct mc_str body, uint64_t deadline_ns,
+                                                     struct mc_buf *reply);
+/* From another thread: the call under way fails, and so do those that follow. */
+void mc_handshake_channel_abort(struct mc_handshake_channel *channel);
+void mc_handshake_channel_close(struct mc_handshake_channel *channel); /* NULL is allowed */
 MC_MUST_USE enum mc_status mc_handshake_probe(const char *host, uint16_t port,
                                               const struct mc_handshake_limits *limits,
                                               uint64_t deadline_ns);
