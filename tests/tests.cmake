@@ -9,6 +9,15 @@ add_library(mooncake_abi_static STATIC ${MC_ABI_transfer_engine} ${MC_ABI_moonca
 target_link_libraries(mooncake_abi_static PUBLIC mooncake_static)
 target_link_libraries(mooncake_test_support PUBLIC mooncake_cmd mooncake_abi_static mooncake_static PkgConfig::CMOCKA)
 
+# Vendors' libraries that are not here, as far as the engine calls them; tests load them by path.
+add_library(standin_cuda SHARED tests/standins/cuda.c)
+target_include_directories(standin_cuda PRIVATE tests)
+target_compile_options(standin_cuda PRIVATE -O2)
+target_link_options(standin_cuda PRIVATE -Wl,-soname,libcuda.so.1)
+set_target_properties(standin_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/standins NO_SONAME ON)
+target_compile_definitions(mooncake_test_support PUBLIC MC_STANDIN_CUDA="${CMAKE_BINARY_DIR}/tests/standins/libstandin_cuda.so")
+add_dependencies(mooncake_test_support standin_cuda)
+
 file(GLOB_RECURSE MC_TESTS_FOUND CONFIGURE_DEPENDS tests/*/test_*.c)
 # Other .c files of tests/<label>/ are what the label's tests share.
 function(mc_link_label_helpers test label)

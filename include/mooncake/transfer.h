@@ -120,7 +120,10 @@ enum mc_memory_flags {
     /* A source or destination of own transfers; peers may not address it. */
     MC_MEMORY_LOCAL_ONLY = 1,
 };
-/* Registers [addr, addr+length) under a location ("*", "cpu:0", "cuda:0"; NULL = "*"; printable
+/* Device memory (of CUDA, docs/te.md) is recognised by itself, registered or not; where no
+ * transport reaches it, transfers go through host memory on either side. It cannot be mapped.
+ *
+ * Registers [addr, addr+length) under a location ("*", "cpu:0", "cuda:0"; NULL = "*"; printable
  * ASCII, below 64 bytes). MC_ERR_OVERLAP, MC_INVALID_PARAMS, MC_ERR_LIMIT (docs/te.md). The caller
  * keeps the memory valid until it is unregistered. */
 MC_MUST_USE enum mc_status mc_memory_register(struct mc_engine *engine, void *addr, size_t length,

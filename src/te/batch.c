@@ -209,6 +209,7 @@ static bool wait_done(struct mc_batch *batch, uint64_t deadline_ns) {
 
 static void batch_init(struct mc_batch *batch, struct mc_engine *engine, bool in_call) {
     batch->engine = engine;
+    batch->outer = NULL;
     batch->in_call = in_call;
     batch->chunks = NULL;
     batch->task_count = 0;
@@ -483,4 +484,39 @@ MC_PUBLIC enum mc_status mc_transfer(struct mc_engine *engine,
     enum mc_status status = mc_batch_wait(batch, MC_WAIT_FOREVER);
     MC_ASSERT(mc_batch_free(batch) == MC_OK);
     return status;
+}
+
+/* ---- parts of slices ---- */
+
+void mc_inner_start(struct mc_inner *inner, const struct mc_slice_op *outer, void *local,
+                    uint64_t remote, uint64_t length) {
+    const struct mc_transfer_request request = {.op = outer->op,
+                                                .local = local,
+                                                .segment = outer->segment->id,
+                                                .remote_addr = remote,
+                                                .length = length,
+                                                .priority = outer->priority};
+    inner->chunk =
+        (struct mc_chunk){.count = 1, .deadline_ns = outer->deadline_ns, .tasks = &inner->task};
+    batch_init(&inner->batch, outer->segment->engine, true);
+    inner->batch.outer = outer;
+    inner->batch.chunks = &inner->chunk;
+    inner->batch.task_count = 1;
+    batch_arm(&inner->batch, 1);
+    mc_chunk_submit(&inner->batch, &inner->chunk, &request, &inner->slice, 1, true);
+}
+
+enum mc_status mc_inner_finish(struct mc_inner *inner) {
+    bool done = wait_done(&inner->batch, MC_WAIT_FOREVER);
+    MC_ASSERT(done);
+    chunk_release_slots(&inner->chunk);
+    if (inner->chunk.owns_slices) {
+        free(inner->chunk.slices);
+    }
+    pthread_mutex_destroy(&inner->batch.lock);
+    return atomic_load_explicit(&inner->batch.first_error, memory_order_relaxed);
+}
+
+void mc_inner_cancel(struct mc_inner *inner, enum mc_status why) {
+    cancel_chunk(inner->batch.engine, &inner->chunk, why);
 }

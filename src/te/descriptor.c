@@ -84,6 +84,8 @@ static struct mc_peer_desc *desc_from_wire(struct mc_segment_desc *wire, const c
         memcpy(to->location, from->location, sizeof(to->location));
         to->shm_slot = from->shm_slot;
         to->shm_mappable = from->shm_mappable;
+        to->on_device = from->on_device;
+        desc->has_device_memory |= from->on_device;
     }
     desc->rdma = wire->rdma;
     wire->rdma = NULL;
@@ -258,7 +260,7 @@ void mc_slot_wait_refresh(struct mc_segment_slot *slot, struct mc_slice_op *slic
     if (!slot->refreshing) {
         slot->refreshing = start = true;
         /* The slice's task holds the slot: it cannot be reclaimed here. */
-        atomic_fetch_add_explicit(&slot->word, 1, memory_order_relaxed);
+        (void)mc_slot_share(slot);
     }
     pthread_mutex_unlock(&slot->lock);
     if (start) {

@@ -14,6 +14,7 @@
 #include "base/export.h"
 #include "base/log.h"
 #include "te/internal.h"
+#include "te/stage_server.h"
 
 #define REPLY_TIMEOUT_MS 10000
 #define DEFAULT_LANES    4
@@ -149,6 +150,20 @@ static bool on_connection(void *ctx, struct mc_str body, struct mc_handshake_cal
     return false;
 }
 
+static bool on_stage(void *ctx, void **state, struct mc_str body, struct mc_handshake_call *call) {
+    struct mc_engine *engine = ctx;
+    if (engine->stage_server == NULL) { /* always on this reactor */
+        engine->stage_server = mc_stage_server_create(engine);
+    }
+    return engine->stage_server != NULL &&
+           mc_stage_server_request(engine->stage_server, state, body, call);
+}
+
+static void on_stage_closed(void *ctx, void *state) {
+    struct mc_engine *engine = ctx;
+    mc_stage_server_closed(engine->stage_server, state);
+}
+
 static enum mc_status start_reactors(struct mc_engine *engine) {
     for (unsigned i = 0; i < engine->options.reactors; i++) {
         char name[24];
@@ -222,9 +237,20 @@ static enum mc_status start_transports(struct mc_engine *engine,
         mc_dispatch_init(&engine->dispatch[index], t);
         engine->transport_count++;
         engine->local = table[i] == &mc_transport_local_ops ? t : engine->local;
+        engine->stage = table[i] == &mc_transport_stage_ops ? t : engine->stage;
         mc_dispatch_register(&engine->dispatch[index], engine->metrics);
     }
     return MC_OK;
+}
+
+/* Threads that use the engine as an application does end before what they use. */
+static void quiesce_transports(struct mc_engine *engine) {
+    for (unsigned i = 0; i < engine->transport_count; i++) {
+        struct mc_transport *t = engine->transports[i];
+        if (t->ops->quiesce != NULL) {
+            t->ops->quiesce(t);
+        }
+    }
 }
 
 static void stop_transports(struct mc_engine *engine) {
@@ -248,6 +274,7 @@ static void init_parts(struct mc_engine *engine) {
     mc_rng_seed_system(&rng);
     engine->id = mc_uuid_make(&rng);
     engine->clock = mc_clock_system();
+    atomic_store_explicit(&engine->has_devices, mc_device_present(), memory_order_relaxed);
     read_boot_id(engine->boot_id);
     engine->metrics = mc_metrics_create();
     register_engine_metrics(engine);
@@ -262,6 +289,8 @@ static void init_parts(struct mc_engine *engine) {
 }
 
 static void destroy_parts(struct mc_engine *engine) {
+    mc_stage_server_destroy(engine->stage_server);
+    quiesce_transports(engine);
     mc_workers_destroy(engine->workers);
     mc_segments_destroy(engine);
     stop_transports(engine);
@@ -289,7 +318,8 @@ static enum mc_status open_meta(struct mc_engine *engine) {
 
 /* The listener serves from here on; the name is known to the store. */
 static enum mc_status go_public(struct mc_engine *engine, int listen_fd) {
-    const struct mc_handshake_handler handler = {engine, on_metadata, on_notify, on_connection};
+    const struct mc_handshake_handler handler = {engine,        on_metadata, on_notify,
+                                                 on_connection, on_stage,    on_stage_closed};
     MC_TRY(mc_handshake_serve(engine->reactors[0], listen_fd, &handler,
                               mc_meta_limits(engine->meta), engine->metrics, &engine->handshake));
     MC_TRY(mc_publish_start(engine));

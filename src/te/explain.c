@@ -35,7 +35,9 @@ static void say_transport(struct mc_buf *out, const struct mc_route *route,
         mc_buf_puts(out, "predicted ");
         say_time(out, ns);
     }
-    if (t->ops->serves != NULL && !t->ops->serves(t, &route->slot->base, whole)) {
+    if ((whole->devices & ~t->ops->devices) != 0) {
+        mc_buf_puts(out, ", does not reach device memory");
+    } else if (t->ops->serves != NULL && !t->ops->serves(t, &route->slot->base, whole)) {
         mc_buf_puts(out, ", does not serve this range");
     } else if (!mc_dispatch_is_up(d)) {
         mc_buf_puts(out, ", no rail is up");
@@ -121,13 +123,14 @@ enum mc_status mc_engine_explain(struct mc_engine *engine, const struct mc_trans
         mc_slot_release(slot);
         return MC_INVALID_PARAMS;
     }
-    const struct mc_slice_op whole = {.op = r->op,
-                                      .local = r->local,
-                                      .remote = r->remote_addr,
-                                      .length = r->length,
-                                      .segment = &slot->base};
+    struct mc_slice_op whole = {.op = r->op,
+                                .local = r->local,
+                                .remote = r->remote_addr,
+                                .length = r->length,
+                                .segment = &slot->base};
     struct mc_route route;
     mc_route_open(&route, slot);
+    whole.devices = mc_route_devices(&route, &whole);
     mc_buf_printf(out, "%s ", r->op == MC_TRANSFER_READ ? "read" : "write");
     say_size(out, r->length);
     mc_buf_printf(out, " %s %s\n", r->op == MC_TRANSFER_READ ? "from" : "to", slot->name);

@@ -66,6 +66,8 @@ static inline struct mc_segment_slot *mc_slot_of(struct mc_segment *segment) {
 
 /* Counts a user; NULL when the id is not open. */
 struct mc_segment_slot *mc_slot_acquire(struct mc_engine *engine, mc_segment_id id);
+/* Counts another; the caller's keeps the slot from going. */
+struct mc_segment_slot *mc_slot_share(struct mc_segment_slot *slot);
 void mc_slot_release(struct mc_segment_slot *slot);
 /* Puts the slice aside until the descriptor was fetched; it then takes the road again. Consumes the
  * slice. */
@@ -105,6 +107,7 @@ struct mc_transfer_task {
     uint32_t retry_budget;
     _Atomic uint32_t retries;
     uint8_t priority;
+    uint8_t devices; /* of enum mc_devices */
     bool cautious;
     const struct mc_policy_rule *rule; /* that holds for it; NULL = none */
     uint16_t reach;                    /* these two are of the rails of `transport` */
@@ -126,6 +129,9 @@ struct mc_chunk {
 enum mc_batch_word { MC_BATCH_RUNNING = 0, MC_BATCH_DONE = 1, MC_BATCH_WAITED = 2 };
 struct mc_batch {
     struct mc_engine *engine; /* NULL after the engine's destruction */
+    /* The slice that this batch serves a part of: it goes to the same segment and incarnation by
+     * the same rule, and counts as no task of its own. NULL = none. */
+    const struct mc_slice_op *outer;
     bool in_call; /* of mc_transfer: a thread is inside, and the engine's end waits for it */
     _Atomic uint32_t word;     /* futex: enum mc_batch_word. After it is DONE nobody but the owner
                                   touches the batch */
@@ -156,6 +162,20 @@ static inline struct mc_slice *mc_slice_of(struct mc_slice_op *op) {
     return mc_container_of(op, struct mc_slice, base);
 }
 
+/* A transfer that is part of a slice (staging): from or to the slice's segment, but other
+ * addresses. One thread starts and finishes it, another may cancel between the two. The engine's
+ * end does not look for it: it ends before the outer slice does. */
+struct mc_inner {
+    struct mc_batch batch;
+    struct mc_chunk chunk;
+    struct mc_transfer_task task;
+    struct mc_slice slice;
+};
+void mc_inner_start(struct mc_inner *inner, const struct mc_slice_op *outer, void *local,
+                    uint64_t remote, uint64_t length);
+enum mc_status mc_inner_finish(struct mc_inner *inner);
+void mc_inner_cancel(struct mc_inner *inner, enum mc_status why);
+
 /* Ends a slice for good. */
 void mc_slice_end(struct mc_slice_op *slice, enum mc_status status);
 /* Gives an unposted slice its next home, or ends it. */
@@ -179,6 +199,8 @@ void mc_route_open(struct mc_route *route, struct mc_segment_slot *slot);
 void mc_route_close(struct mc_route *route);
 /* Whether the peer is known to have registered the range. */
 bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t length);
+/* Which sides of the move are device memory, as far as is known. */
+uint8_t mc_route_devices(const struct mc_route *route, const struct mc_slice_op *slice);
 /* The best transport not tried that serves the slice; NULL when none. `rule` may be NULL. */
 struct mc_transport *mc_route_choose(const struct mc_route *route, const struct mc_slice_op *slice,
                                      const struct mc_policy_rule *rule);
@@ -195,6 +217,7 @@ const struct mc_policy_rule *mc_route_rule(const struct mc_route *route,
 void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
 extern const struct mc_transport_ops mc_transport_local_ops;
 extern const struct mc_transport_ops mc_transport_file_ops;
+extern const struct mc_transport_ops mc_transport_stage_ops;
 
 /* plan.c */
 /* Of every slice of a request but the last. */
@@ -289,11 +312,14 @@ struct mc_engine {
     struct mc_policy policy;
     struct mc_qos_host *qos_host; /* NULL = none */
     unsigned transport_count;
-    struct mc_transport *local; /* serves MC_LOCAL_SEGMENT alone; NULL when disabled */
+    struct mc_transport *local;           /* serves MC_LOCAL_SEGMENT alone; NULL when disabled */
+    struct mc_transport *stage;           /* for what no other reaches; NULL when disabled */
+    struct mc_stage_server *stage_server; /* made by the first request; handshake's reactor */
     struct mc_metric tasks_failed;
     struct mc_metric tasks_timed_out;
     struct mc_metric refreshes;
     _Atomic bool closing;
+    _Atomic bool has_devices; /* local addresses may be of device memory */
 
     /* memory.c */
     pthread_rwlock_t memory_lock;
@@ -371,6 +397,13 @@ void mc_memory_init(struct mc_engine *engine);
 void mc_memory_destroy(struct mc_engine *engine);
 /* As mc_memory_acquire, local-only ranges too. */
 struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr, uint64_t length);
+/* As mc_memory_acquire, device memory alone. */
+struct mc_memory *mc_memory_acquire_device(struct mc_engine *engine, uint64_t addr,
+                                           uint64_t length);
+/* Whether the range is device memory of this process, registered or not. Only worth asking when
+ * engine->has_devices. */
+bool mc_memory_find_device(struct mc_engine *engine, uint64_t addr, uint64_t length,
+                           struct mc_device *device);
 /* Appends the own descriptor. */
 void mc_engine_describe(struct mc_engine *engine, struct mc_buf *out);
 /* The same for the peer that asks with its own: an upstream engine that speaks only tcp hears that

@@ -57,14 +57,20 @@ static size_t lower_bound_locked(const struct mc_engine *engine, uint64_t addr) 
     return low;
 }
 
+enum want { WANT_ANY, WANT_REMOTE, WANT_REMOTE_DEVICE };
+
+static bool is_wanted(const struct mc_memory *m, enum want want) {
+    return want == WANT_ANY || (m->remote && m->on_device == (want == WANT_REMOTE_DEVICE));
+}
+
 static struct mc_memory *acquire(struct mc_engine *engine, uint64_t addr, uint64_t length,
-                                 bool remote_only) {
+                                 enum want want) {
     struct mc_memory *found = NULL;
     pthread_rwlock_rdlock(&engine->memory_lock);
     size_t i = lower_bound_locked(engine, addr);
     if (i < engine->range_count) {
         struct mc_memory *m = &engine->ranges[i]->base;
-        if (mc_range_inside(addr, length, m->addr, m->length) && (m->remote || !remote_only)) {
+        if (mc_range_inside(addr, length, m->addr, m->length) && is_wanted(m, want)) {
             atomic_fetch_add_explicit(&m->users, 1, memory_order_relaxed);
             found = m;
         }
@@ -74,11 +80,16 @@ static struct mc_memory *acquire(struct mc_engine *engine, uint64_t addr, uint64
 }
 
 struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uint64_t length) {
-    return acquire(engine, addr, length, true);
+    return acquire(engine, addr, length, WANT_REMOTE);
 }
 
 struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr, uint64_t length) {
-    return acquire(engine, addr, length, false);
+    return acquire(engine, addr, length, WANT_ANY);
+}
+
+struct mc_memory *mc_memory_acquire_device(struct mc_engine *engine, uint64_t addr,
+                                           uint64_t length) {
+    return acquire(engine, addr, length, WANT_REMOTE_DEVICE);
 }
 
 void mc_memory_release(struct mc_memory *memory) {
@@ -119,6 +130,7 @@ void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc) 
         memcpy(b->location, m->location, sizeof(b->location));
         b->shm_slot = m->shm_slot;
         b->shm_mappable = m->memfd >= 0;
+        b->on_device = m->on_device;
     }
     pthread_rwlock_unlock(&engine->memory_lock);
 }
@@ -170,6 +182,29 @@ void mc_engine_describe_to(struct mc_engine *engine, struct mc_str peer, struct 
     const struct mc_buf *text = tcp ? &engine->descriptor_tcp : &engine->descriptor;
     mc_buf_append(out, text->data, text->len);
     pthread_mutex_unlock(&engine->descriptor_lock);
+}
+
+/* ---- device memory ---- */
+
+/* The runtime knows, whatever the caller called the location; a location of a device is kept, for
+ * it is what policies and peers' matrices speak of. */
+static void find_device(struct mc_memory *m) {
+    m->on_device = mc_device_present() && mc_device_find(m->addr, &m->device);
+    if (m->on_device && !mc_device_is_location(m->location)) {
+        mc_device_location(m->device, m->location, sizeof(m->location));
+    }
+}
+
+bool mc_memory_find_device(struct mc_engine *engine, uint64_t addr, uint64_t length,
+                           struct mc_device *device) {
+    struct mc_memory *m = mc_memory_acquire_any(engine, addr, length);
+    if (m == NULL) { /* not registered: ask */
+        return mc_device_find(addr, device);
+    }
+    bool found = m->on_device;
+    *device = m->device;
+    mc_memory_release(m);
+    return found;
 }
 
 /* ---- registering ---- */
@@ -254,6 +289,12 @@ static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t leng
     entry->base.page_bytes = entry->pages.page_bytes;
     entry->base.shm_slot = -1;
     snprintf(entry->base.location, sizeof(entry->base.location), "%s", location);
+    if (pages == NULL) {
+        find_device(&entry->base);
+    }
+    if (entry->base.on_device) {
+        atomic_store_explicit(&engine->has_devices, true, memory_order_relaxed);
+    }
     for (unsigned i = 0; i < engine->transport_count; i++) {
         struct mc_transport *t = engine->transports[i];
         if (t->ops->memory_added != NULL) {

@@ -29,6 +29,7 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->slice_count = 0;
     task->retry_budget = 0;
     task->priority = MC_PRIORITY_HIGH;
+    task->devices = 0;
     task->cautious = false;
     task->rule = NULL;
     memset(task->distance, 0, sizeof(task->distance));
@@ -56,6 +57,10 @@ static enum mc_status check_request(const struct mc_transfer_request *r) {
     return r->length > UINT64_MAX - r->remote_addr ? MC_ERR_NOT_REGISTERED : MC_OK;
 }
 
+static uint32_t incarnation_of(const struct mc_segment_slot *slot) {
+    return atomic_load_explicit(&slot->incarnation, memory_order_acquire);
+}
+
 /* Makes the route that of the request's segment. The first task of a run of equal segments holds
  * the slot. */
 static enum mc_status plan_segment(struct mc_engine *engine, struct mc_route *route,
@@ -64,7 +69,9 @@ static enum mc_status plan_segment(struct mc_engine *engine, struct mc_route *ro
         task->slot = route->slot;
         return MC_OK;
     }
-    struct mc_segment_slot *slot = mc_slot_acquire(engine, id);
+    const struct mc_slice_op *outer = task->batch->outer;
+    struct mc_segment_slot *slot =
+        outer == NULL ? mc_slot_acquire(engine, id) : mc_slot_share(mc_slot_of(outer->segment));
     if (slot == NULL) {
         return MC_SEGMENT_NOT_FOUND;
     }
@@ -74,7 +81,8 @@ static enum mc_status plan_segment(struct mc_engine *engine, struct mc_route *ro
     mc_route_open(route, slot);
     task->slot = slot;
     task->holds_slot = true;
-    return MC_OK;
+    /* What the outer slice's address means, only that peer knows. */
+    return outer == NULL || outer->incarnation == incarnation_of(slot) ? MC_OK : MC_ERR_CLOSED;
 }
 
 /* All slices of a task but the last are of this size: about `wanted` (0 = never cut), larger where
@@ -125,13 +133,16 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
         return MC_OK;
     }
     MC_TRY(plan_segment(engine, route, task, r->segment));
-    const struct mc_slice_op whole = {.op = r->op,
-                                      .local = r->local,
-                                      .remote = r->remote_addr,
-                                      .length = r->length,
-                                      .segment = &task->slot->base};
+    struct mc_slice_op whole = {.op = r->op,
+                                .local = r->local,
+                                .remote = r->remote_addr,
+                                .length = r->length,
+                                .segment = &task->slot->base};
+    whole.devices = task->devices = mc_route_devices(route, &whole);
     task->priority = r->intent == MC_INTENT_BACKGROUND ? MC_PRIORITY_LOW : r->priority;
-    if (engine->policy.rule_count > 0) {
+    if (task->batch->outer != NULL) {
+        task->rule = ((const struct mc_transfer_task *)task->batch->outer->task)->rule;
+    } else if (engine->policy.rule_count > 0) {
         task->rule = mc_route_rule(route, &whole, task->priority, r->intent);
     }
     struct mc_transport *t = r->transport_hint == NULL
@@ -170,7 +181,7 @@ static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
         enum mc_task_state state = status == MC_OK            ? MC_TRANSFER_COMPLETED
                                    : status == MC_ERR_TIMEOUT ? MC_TRANSFER_TIMEOUT
                                                               : MC_TRANSFER_FAILED;
-        if (status != MC_OK) {
+        if (status != MC_OK && batch->outer == NULL) {
             mc_metric_add(status == MC_ERR_TIMEOUT ? &batch->engine->tasks_timed_out
                                                    : &batch->engine->tasks_failed,
                           1);
@@ -232,12 +243,14 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
     slice->deadline_ns = deadline_ns;
     slice->task = task;
     slice->priority = task->priority;
+    slice->devices = task->devices;
     slice->attempts = 1;
     slice->rail = 0;
     slice->tried_transports = 0;
-    slice->incarnation = task->transport == NULL
-                             ? 0
-                             : atomic_load_explicit(&task->slot->incarnation, memory_order_relaxed);
+    const struct mc_slice_op *outer = task->batch->outer;
+    slice->incarnation = outer != NULL             ? outer->incarnation
+                         : task->transport == NULL ? 0
+                                                   : incarnation_of(task->slot);
     slice->first_error = MC_OK;
     slice->transport = task->transport;
 }

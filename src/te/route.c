@@ -56,12 +56,30 @@ bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t lengt
     return route->desc == NULL || mc_peer_desc_find(route->desc, addr, length) != NULL;
 }
 
+uint8_t mc_route_devices(const struct mc_route *route, const struct mc_slice_op *slice) {
+    struct mc_engine *engine = route->slot->base.engine;
+    unsigned devices = 0;
+    if (atomic_load_explicit(&engine->has_devices, memory_order_relaxed)) {
+        struct mc_device device;
+        bool local = mc_memory_find_device(engine, (uint64_t)(uintptr_t)slice->local, slice->length,
+                                           &device);
+        devices |= local ? MC_DEVICE_LOCAL : 0u;
+    }
+    if (route->desc != NULL && route->desc->has_device_memory) {
+        const struct mc_peer_buffer *b =
+            mc_peer_desc_find(route->desc, slice->remote, slice->length);
+        bool ours = route->desc->engine_id.hi != 0 || route->desc->engine_id.lo != 0;
+        devices |= b == NULL || !b->on_device ? 0u : ours ? MC_DEVICE_REMOTE : MC_DEVICE_FOREIGN;
+    }
+    return (uint8_t)devices;
+}
+
 static inline bool can_serve(const struct mc_route *route, const struct mc_slice_op *slice,
                              unsigned i) {
     struct mc_engine *engine = route->slot->base.engine;
     struct mc_transport *t = engine->transports[i];
     return route->cost[i] != UINT32_MAX && (slice->tried_transports & (1u << i)) == 0 &&
-           mc_dispatch_is_up(&engine->dispatch[i]) &&
+           (slice->devices & ~t->ops->devices) == 0 && mc_dispatch_is_up(&engine->dispatch[i]) &&
            (t->ops->serves == NULL || t->ops->serves(t, &route->slot->base, slice));
 }
 
@@ -93,6 +111,9 @@ static struct mc_transport *choose_listed(const struct mc_route *route,
             }
             paused = paused == NULL ? engine->transports[i] : paused;
         }
+    }
+    if (paused == NULL && engine->stage != NULL && can_serve(route, slice, engine->stage->index)) {
+        return engine->stage; /* a way to use what is listed */
     }
     return paused;
 }

@@ -36,6 +36,11 @@ struct mc_segment_slot *mc_slot_acquire(struct mc_engine *engine, mc_segment_id 
     return slot;
 }
 
+struct mc_segment_slot *mc_slot_share(struct mc_segment_slot *slot) {
+    atomic_fetch_add_explicit(&slot->word, 1, memory_order_relaxed);
+    return slot;
+}
+
 void mc_slot_release(struct mc_segment_slot *slot) {
     struct mc_engine *engine = slot->base.engine;
     uint64_t old = atomic_fetch_sub_explicit(&slot->word, 1, memory_order_acq_rel);
@@ -326,7 +331,11 @@ static enum mc_status map_local(struct mc_engine *engine, uint64_t addr, size_t 
     if (memory == NULL) {
         return MC_ERR_NOT_REGISTERED;
     }
+    bool mappable = !memory->on_device;
     mc_memory_release(memory);
+    if (!mappable) {
+        return MC_NOT_SUPPORTED;
+    }
     *ptr = (const void *)(uintptr_t)addr;
     return MC_OK;
 }

@@ -23,10 +23,12 @@ static void task_end(struct mc_transfer_task *task) {
     enum mc_task_state state = MC_TRANSFER_COMPLETED;
     if (error != MC_OK) {
         state = error == MC_ERR_TIMEOUT ? MC_TRANSFER_TIMEOUT : MC_TRANSFER_FAILED;
+    }
+    struct mc_batch *batch = task->batch;
+    if (error != MC_OK && batch->outer == NULL) {
         mc_metric_add(error == MC_ERR_TIMEOUT ? &engine->tasks_timed_out : &engine->tasks_failed,
                       1);
     }
-    struct mc_batch *batch = task->batch;
     atomic_store_explicit(&task->state, state, memory_order_release);
     mc_batch_task_ended(batch, 1, error);
 }
@@ -165,6 +167,7 @@ static struct mc_transport *next_transport(const struct mc_route *route,
         return last;
     }
     const struct mc_policy_rule *rule = task_of(slice)->rule;
+    slice->devices = mc_route_devices(route, slice);
     struct mc_transport *t = mc_route_choose(route, slice, rule);
     if (t == NULL && try_last_resort(slice)) {
         t = mc_route_choose(route, slice, rule);

@@ -14,8 +14,9 @@
 #include "base/base.h"
 #include "base/metrics.h"
 #include "mooncake/transfer.h"
+#include "te/device.h"
 
-#define MC_TRANSPORT_MAX 8  /* transports of one engine */
+#define MC_TRANSPORT_MAX 10 /* transports of one engine */
 #define MC_RAILS_MAX     16 /* rails of one transport */
 
 /* ---- memory ---- */
@@ -25,7 +26,9 @@ struct mc_memory {
     uint64_t addr;
     uint64_t length;
     char location[64];
-    bool remote;            /* peers may address it */
+    bool remote;    /* peers may address it */
+    bool on_device; /* not the processor's; then `device` is whose */
+    struct mc_device device;
     int memfd;              /* of mc_memory_alloc, mappable by same-host peers; else -1 */
     size_t page_bytes;      /* of that memfd: offsets and lengths of its mappings are multiples */
     int32_t shm_slot;       /* of the shm transport; -1 = not offered */
@@ -33,8 +36,9 @@ struct mc_memory {
 };
 
 /* Finds the registered remote-accessible range that holds [addr, addr+length) and counts a user;
- * NULL when none. Called by a transport's server side for each incoming request; released after the
- * last byte. Cheap: a read-locked sorted array. */
+ * NULL when none, or when it is device memory, which the processor must not touch. Called by a
+ * transport's server side for each incoming request; released after the last byte. Cheap: a
+ * read-locked sorted array. */
 struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uint64_t length);
 void mc_memory_release(struct mc_memory *memory);
 
@@ -48,6 +52,7 @@ struct mc_peer_buffer {
     char location[64];
     int32_t shm_slot;  /* ours: place in the owner's shared control page; -1 = not offered */
     bool shm_mappable; /* ours: memory of mc_memory_alloc, a memfd that same-host peers can map */
+    bool on_device;    /* the peer's processor cannot touch it */
 };
 struct mc_peer_desc {
     _Atomic uint32_t refs;
@@ -63,6 +68,7 @@ struct mc_peer_desc {
     char shm_socket[64];      /* ours: abstract socket that hands out the mappings; "" when none */
     size_t buffer_count;
     struct mc_peer_buffer *buffers; /* sorted by addr */
+    bool has_device_memory;         /* of some of them */
     struct mc_rdma_desc *rdma;      /* NICs and keys (wire/segment_desc.h); NULL = none */
     struct mc_file_parts *files;    /* of a file segment (wire/file_segment.h); NULL = memory */
 };
@@ -83,6 +89,13 @@ const struct mc_peer_buffer *mc_peer_desc_find(const struct mc_peer_desc *desc, 
 
 /* ---- slices ---- */
 
+/* Which sides of a move are device memory. */
+enum mc_devices {
+    MC_DEVICE_LOCAL = 1,
+    MC_DEVICE_REMOTE = 2,
+    MC_DEVICE_FOREIGN = 4, /* the remote one, of a peer that is none of ours: it has its own ways */
+};
+
 /* The unit of work: one contiguous move. Embedded in the task's memory, so posting allocates
  * nothing. The engine fills the first part; the transport owns `transport_link` and
  * `transport_data` between post and completion. */
@@ -95,6 +108,7 @@ struct mc_slice_op {
     uint64_t deadline_ns;
     void *task;       /* engine's */
     uint8_t priority; /* 0 = high, 1 = medium, 2 = low; also for the transport's own queues */
+    uint8_t devices;  /* of enum mc_devices */
     /* The posting thread is about to call the transport's progress() for this segment and stays
      * until the slice ended, so the transport need not have it driven by a reactor as well. Only a
      * hint for speed; never set on a retry. */
@@ -149,10 +163,16 @@ struct mc_transport_ops {
     /* Requests are cut into slices of about this size, so that one request uses several lanes; 0 =
      * never cut. */
     uint64_t slice_bytes;
+    /* The kinds of device memory (enum mc_devices) that it may be asked for. With others the engine
+     * does not offer the slice: it is staged (transport/stage.c). */
+    unsigned devices;
     /* Starts for this engine (listeners, threads). MC_NOT_SUPPORTED = not on this machine; the
      * engine goes on without. */
     enum mc_status (*start)(struct mc_engine *engine, unsigned index, struct mc_transport **out);
     void (*stop)(struct mc_transport *t);
+    /* Before stop(), and before segments and other transports go: no task is left, threads that use
+     * the engine end. May be NULL. */
+    void (*quiesce)(struct mc_transport *t);
     /* Adds the transport's keys to the engine's descriptor (a jansson object). May be NULL. */
     void (*describe)(struct mc_transport *t, void *json_object);
     /* Memory becomes addressable by peers, or ceases to be: when memory_removed returns, no peer

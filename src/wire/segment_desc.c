@@ -50,13 +50,30 @@ static json_t *encode_shm(const struct mc_segment_desc *desc) {
     return list;
 }
 
+/* Addresses of buffers that the processor cannot touch. */
+static json_t *encode_devices(const struct mc_segment_desc *desc) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < desc->buffer_count; i++) {
+        if (desc->buffers[i].on_device) {
+            json_array_append_new(list, json_integer((json_int_t)desc->buffers[i].addr));
+        }
+    }
+    return list;
+}
+
 static json_t *encode_ours(const struct mc_segment_desc *desc) {
     char hi[24], lo[24];
     snprintf(hi, sizeof(hi), "%016llx", (unsigned long long)desc->engine_id.hi);
     snprintf(lo, sizeof(lo), "%016llx", (unsigned long long)desc->engine_id.lo);
-    return json_pack("{s:[s, s], s:s, s:i, s:s, s:o}", "engine_id", hi, lo, "boot_id",
-                     desc->boot_id, "pid", (int)desc->pid, "shm_socket", desc->shm_socket, "shm",
-                     encode_shm(desc));
+    json_t *ours = json_pack("{s:[s, s], s:s, s:i, s:s, s:o}", "engine_id", hi, lo, "boot_id",
+                             desc->boot_id, "pid", (int)desc->pid, "shm_socket", desc->shm_socket,
+                             "shm", encode_shm(desc));
+    json_t *devices = encode_devices(desc);
+    if (json_array_size(devices) > 0) { /* else absent, as it was before there was staging */
+        json_object_set(ours, "device_memory", devices);
+    }
+    json_decref(devices);
+    return ours;
 }
 
 void *mc_segment_desc_json(const struct mc_segment_desc *desc) {
@@ -143,6 +160,7 @@ static int by_addr(const void *a, const void *b) {
 static enum mc_status decode_buffer(const json_t *item, struct mc_segment_desc_buffer *b) {
     b->shm_slot = -1;
     b->shm_mappable = false;
+    b->on_device = false;
     if (!get_text(item, "name", b->location, sizeof(b->location)) || b->location[0] == '\0') {
         return bad("buffer without a name");
     }
@@ -183,6 +201,13 @@ static bool parse_hex64(const json_t *value, uint64_t *out) {
     return true;
 }
 
+static struct mc_segment_desc_buffer *find_buffer(struct mc_segment_desc *desc, uint64_t addr) {
+    struct mc_segment_desc_buffer key = {.addr = addr};
+    return desc->buffer_count == 0
+               ? NULL
+               : bsearch(&key, desc->buffers, desc->buffer_count, sizeof(key), by_addr);
+}
+
 static enum mc_status decode_shm(const json_t *ours, struct mc_segment_desc *desc) {
     const json_t *list = json_object_get(ours, "shm");
     if (!json_is_array(list) || json_array_size(list) > MC_SEGMENT_BUFFERS_MAX) {
@@ -196,11 +221,8 @@ static enum mc_status decode_shm(const json_t *ours, struct mc_segment_desc *des
             json_integer_value(slot) < 0 || json_integer_value(slot) > INT32_MAX) {
             return bad("malformed entry of mooncake_c.shm");
         }
-        struct mc_segment_desc_buffer key = {.addr = (uint64_t)json_integer_value(addr)};
         struct mc_segment_desc_buffer *found =
-            desc->buffer_count == 0
-                ? NULL
-                : bsearch(&key, desc->buffers, desc->buffer_count, sizeof(key), by_addr);
+            find_buffer(desc, (uint64_t)json_integer_value(addr));
         if (found != NULL) {
             found->shm_slot = (int32_t)json_integer_value(slot);
             found->shm_mappable = json_boolean_value(mappable);
@@ -209,9 +231,39 @@ static enum mc_status decode_shm(const json_t *ours, struct mc_segment_desc *des
     return MC_OK;
 }
 
+static enum mc_status decode_devices(const json_t *ours, struct mc_segment_desc *desc) {
+    const json_t *list = json_object_get(ours, "device_memory");
+    if (list == NULL) {
+        return MC_OK;
+    }
+    if (!json_is_array(list) || json_array_size(list) > MC_SEGMENT_BUFFERS_MAX) {
+        return bad("mooncake_c.device_memory is not a list of an acceptable length");
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *addr = json_array_get(list, i);
+        if (!json_is_integer(addr)) {
+            return bad("malformed entry of mooncake_c.device_memory");
+        }
+        struct mc_segment_desc_buffer *found =
+            find_buffer(desc, (uint64_t)json_integer_value(addr));
+        if (found != NULL) {
+            found->on_device = true;
+        }
+    }
+    return MC_OK;
+}
+
+/* Upstream's engines name it only by the location. */
+static void guess_devices(struct mc_segment_desc *desc) {
+    for (size_t i = 0; i < desc->buffer_count; i++) {
+        desc->buffers[i].on_device = strncmp(desc->buffers[i].location, "cuda:", 5) == 0;
+    }
+}
+
 static enum mc_status decode_ours(const json_t *root, struct mc_segment_desc *desc) {
     const json_t *ours = json_object_get(root, "mooncake_c");
     if (ours == NULL) {
+        guess_devices(desc);
         return MC_OK;
     }
     uint64_t pid;
@@ -227,6 +279,7 @@ static enum mc_status decode_ours(const json_t *root, struct mc_segment_desc *de
         return bad("malformed mooncake_c");
     }
     desc->pid = (int32_t)pid;
+    MC_TRY(decode_devices(ours, desc));
     return decode_shm(ours, desc);
 }
 

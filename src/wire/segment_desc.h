@@ -22,6 +22,7 @@ struct mc_segment_desc_buffer {
     char location[64];
     int32_t shm_slot;  /* ours; -1 = none */
     bool shm_mappable; /* ours */
+    bool on_device;    /* memory of an accelerator; of upstream's engines by its location */
 };
 
 /* What an engine with RDMA NICs says of them. Devices and the keys of each registered range, one

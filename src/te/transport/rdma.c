@@ -118,7 +118,8 @@ static uint32_t rdma_cost(struct mc_transport *base, struct mc_segment *segment,
 
 static bool local_serves(struct rdma_transport *t, const struct mc_slice_op *slice) {
     return rdma_memory_covers(&t->memory, (uint64_t)(uintptr_t)slice->local, slice->length) ||
-           (slice->op == MC_TRANSFER_WRITE && slice->length <= t->config.inline_bytes);
+           (slice->op == MC_TRANSFER_WRITE && slice->length <= t->config.inline_bytes &&
+            (slice->devices & MC_DEVICE_LOCAL) == 0); /* the processor copies it */
 }
 
 /* All bytes of the remote range have keys. */
@@ -299,7 +300,10 @@ static void rdma_describe(struct mc_transport *base, void *json_object) {
 }
 
 static void rdma_memory_added(struct mc_transport *base, struct mc_memory *memory) {
-    rdma_memory_add(&rdma_of(base)->memory, memory);
+    struct rdma_transport *t = rdma_of(base);
+    if (!memory->on_device || t->config.gpu_direct) {
+        rdma_memory_add(&t->memory, memory);
+    }
 }
 
 static void rdma_memory_removed(struct mc_transport *base, struct mc_memory *memory) {
@@ -427,6 +431,7 @@ static void rdma_stop(struct mc_transport *base) {
 const struct mc_transport_ops mc_transport_rdma_ops = {
     .name = "rdma",
     .slice_bytes = SLICE_BYTES,
+    .devices = MC_DEVICE_LOCAL | MC_DEVICE_REMOTE | MC_DEVICE_FOREIGN, /* where it is registered */
     .start = rdma_start,
     .stop = rdma_stop,
     .describe = rdma_describe,

@@ -52,6 +52,7 @@ struct rdma_config {
     uint8_t traffic_class, service_level;
     uint64_t max_region; /* MC_MAX_MR_SIZE */
     bool relaxed;        /* MC_IB_PCI_RELAXED_ORDERING */
+    bool gpu_direct;     /* unless MC_DISABLE_GPU_DIRECT_RDMA: else device memory is staged */
     uint64_t pause_ns;   /* the longest that a failed path rests: MC_RDMA_RAIL_PAUSE_SECONDS */
 };
 void rdma_config_read(struct rdma_config *config);

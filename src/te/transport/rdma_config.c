@@ -25,6 +25,7 @@ void rdma_config_read(struct rdma_config *c) {
         .traffic_class = (uint8_t)tc,
         .service_level = (uint8_t)sl,
         .max_region = mc_env_u64("MC_MAX_MR_SIZE", 4096, 1ull << 46, 1ull << 40),
+        .gpu_direct = !mc_env_bool("MC_DISABLE_GPU_DIRECT_RDMA", false),
         .relaxed = mc_env_u64("MC_IB_PCI_RELAXED_ORDERING", 0, 2, 2) != 0,
         .pause_ns = mc_env_u64("MC_RDMA_RAIL_PAUSE_SECONDS", 1, 3600, 30) * MC_SEC,
     };

@@ -209,7 +209,8 @@ static bool next_piece(const struct rdma_endpoint *ep, struct mc_slice_op *slice
         .rkey = s->rkey,
         .write = slice->op == MC_TRANSFER_WRITE,
     };
-    wr->inlined = wr->write && slice->length <= ep->inline_bytes;
+    wr->inlined =
+        wr->write && slice->length <= ep->inline_bytes && (slice->devices & MC_DEVICE_LOCAL) == 0;
     if (s->split && !split_piece(ep, slice, s->posted, &length, wr)) {
         return false;
     }

@@ -452,13 +452,13 @@ static void shm_describe(struct mc_transport *t, void *json_object) {
 }
 
 static void shm_memory_added(struct mc_transport *t, struct mc_memory *memory) {
-    if (memory->remote) {
+    if (memory->remote && !memory->on_device) {
         shm_owner_add(shm_of(t)->owner, memory);
     }
 }
 
 static void shm_memory_removed(struct mc_transport *t, struct mc_memory *memory) {
-    if (memory->remote) {
+    if (memory->remote && !memory->on_device) {
         shm_owner_remove(shm_of(t)->owner, memory);
     }
 }

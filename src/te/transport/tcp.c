@@ -377,6 +377,7 @@ static void tcp_stop(struct mc_transport *base) {
 const struct mc_transport_ops mc_transport_tcp_ops = {
     .name = "tcp",
     .slice_bytes = SLICE_BYTES,
+    .devices = MC_DEVICE_FOREIGN, /* upstream's servers copy to and from it themselves */
     .start = tcp_start,
     .stop = tcp_stop,
     .describe = tcp_describe,
