@@ -210,6 +210,7 @@ static bool wait_done(struct mc_batch *batch, uint64_t deadline_ns) {
 static void batch_init(struct mc_batch *batch, struct mc_engine *engine, bool in_call) {
     batch->engine = engine;
     batch->outer = NULL;
+    batch->pins = 0;
     batch->in_call = in_call;
     batch->chunks = NULL;
     batch->task_count = 0;
@@ -285,6 +286,9 @@ static void delist(struct mc_batch *batch) {
     struct mc_engine *engine = batch->engine;
     mc_batch_drop_segments(batch);
     pthread_mutex_lock(&engine->batches_lock);
+    while (batch->pins > 0) {
+        pthread_cond_wait(&engine->batches_changed, &engine->batches_lock);
+    }
     mc_list_del(&batch->link);
     pthread_cond_broadcast(&engine->batches_changed);
     pthread_mutex_unlock(&engine->batches_lock);
@@ -504,12 +508,13 @@ void mc_inner_start(struct mc_inner *inner, const struct mc_slice_op *outer, voi
     inner->batch.task_count = 1;
     batch_arm(&inner->batch, 1);
     mc_chunk_submit(&inner->batch, &inner->chunk, &request, &inner->slice, 1, true);
+    enlist(&inner->batch);
 }
 
 enum mc_status mc_inner_finish(struct mc_inner *inner) {
     bool done = wait_done(&inner->batch, MC_WAIT_FOREVER);
     MC_ASSERT(done);
-    chunk_release_slots(&inner->chunk);
+    delist(&inner->batch);
     if (inner->chunk.owns_slices) {
         free(inner->chunk.slices);
     }

@@ -38,6 +38,7 @@ void mc_dispatch_init(struct mc_dispatch *d, struct mc_transport *t) {
     d->transport = t;
     d->sprayed = count > 1;
     d->asynchronous = t->ops->cancel != NULL;
+    d->watched = t->ops->give_up != NULL && t->engine->policy.attempt_ns != 0;
     d->rail_count = count;
     d->rails = aligned_alloc(MC_CACHE_LINE, count * sizeof(*d->rails));
     MC_ASSERT(d->rails != NULL);
@@ -168,6 +169,9 @@ static enum mc_spray_end how_ended(const struct mc_slice_op *op, enum mc_status 
 void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status) {
     enum mc_spray_end how = how_ended(&slice->base, status);
     bool timed = slice->spray.ahead != 0;
+    if (d->watched) {
+        atomic_store_explicit(&slice->attempt, 0, memory_order_relaxed);
+    }
     if (how == MC_SPRAY_FAILED) {
         make_links(d, &slice->base);
         slice->spray.links = links_of(d, &slice->base);
@@ -203,6 +207,16 @@ static void hand_back(struct mc_dispatch *d, struct mc_slice_op *op, enum mc_sta
     slices[(*back)++] = op;
 }
 
+/* The slice is about to be posted on the rail, which has its bytes. */
+static void watch(struct mc_dispatch *d, struct mc_slice_op *op, unsigned rail, uint64_t now) {
+    double predicted = MC_ATTEMPT_FACTOR * mc_rail_predict(&d->rails[rail], 0);
+    uint64_t least = d->transport->engine->policy.attempt_ns;
+    uint64_t takes = predicted > (double)least ? (uint64_t)predicted : least;
+    atomic_store_explicit(&mc_slice_of(op)->attempt,
+                          mc_attempt_make(now + takes, d->transport->index, rail),
+                          memory_order_relaxed);
+}
+
 /* Straight through to the only rail. */
 static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count) {
     struct mc_rail *rail = &d->rails[0];
@@ -217,7 +231,7 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
     _Atomic(struct mc_health *) *links = links_of(d, slices[0]);
     bool failed_before = atomic_load_explicit(links, memory_order_relaxed) != NULL;
     bool timed = tick % MEASURE_ONE_IN == 0;
-    uint64_t now = timed || failed_before ? now_ns(d) : 0;
+    uint64_t now = timed || failed_before || d->watched ? now_ns(d) : 0;
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
         struct mc_spray_item *item = &mc_slice_of(slices[i])->spray;
@@ -229,6 +243,9 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
         item->held = d->asynchronous;
         if (d->asynchronous) {
             atomic_fetch_add_explicit(&rail->inflight[0], slices[i]->length, memory_order_relaxed);
+        }
+        if (d->watched) {
+            watch(d, slices[i], 0, now);
         }
     }
     if (d->asynchronous && d->transport->engine->qos_host != NULL) {
@@ -251,6 +268,9 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
 static void post_rail(struct mc_dispatch *d, struct mc_slice_op **mine, size_t count,
                       struct mc_slice_op **slices, size_t *back) {
     struct mc_slice_op *run[MC_POST_MAX]; /* the transport may do with it as it likes */
+    for (size_t i = 0; d->watched && i < count; i++) {
+        watch(d, mine[i], mine[i]->rail, mc_slice_of(mine[i])->spray.posted_ns);
+    }
     for (size_t at = 0, n; at < count; at += n) {
         n = 0;
         while (at + n < count && mine[at + n]->segment == mine[at]->segment) {

@@ -324,6 +324,7 @@ static enum mc_status go_public(struct mc_engine *engine, int listen_fd) {
                               mc_meta_limits(engine->meta), engine->metrics, &engine->handshake));
     MC_TRY(mc_publish_start(engine));
     mc_poll_start(engine);
+    mc_watch_start(engine);
     return MC_OK;
 }
 
@@ -373,7 +374,13 @@ MC_PUBLIC enum mc_status mc_engine_create(const struct mc_engine_options *option
 static void end_batches(struct mc_engine *engine) {
     pthread_mutex_lock(&engine->batches_lock);
     for (struct mc_list *at = engine->batches.next; at != &engine->batches; at = at->next) {
-        mc_batch_abort(mc_container_of(at, struct mc_batch, link), MC_ERR_CANCELLED);
+        struct mc_batch *batch = mc_container_of(at, struct mc_batch, link);
+        batch->pins++; /* without the lock, for who ends a task may need it */
+        pthread_mutex_unlock(&engine->batches_lock);
+        mc_batch_abort(batch, MC_ERR_CANCELLED);
+        pthread_mutex_lock(&engine->batches_lock);
+        batch->pins--;
+        pthread_cond_broadcast(&engine->batches_changed);
     }
     while (!mc_list_empty(&engine->batches)) {
         struct mc_batch *batch = mc_container_of(engine->batches.next, struct mc_batch, link);
@@ -398,6 +405,7 @@ MC_PUBLIC void mc_engine_destroy(struct mc_engine *engine) {
     }
     atomic_store_explicit(&engine->closing, true, memory_order_release);
     mc_poll_stop(engine);
+    mc_watch_stop(engine);
     mc_publish_stop(engine);
     mc_handshake_stop(engine->handshake);
     end_batches(engine);

@@ -29,6 +29,7 @@
 #define MC_POST_MAX             64  /* slices a post() call */
 #define MC_INLINE_TASKS         16  /* mc_transfer uses no heap up to here */
 #define MC_NOTIFY_MAX           4096
+#define MC_WATCH_PERIOD_NS      (100 * MC_MS)
 
 struct mc_transfer_task;
 struct mc_dispatch;
@@ -121,6 +122,7 @@ struct mc_chunk {
     size_t first; /* number of the first task */
     size_t count;
     uint64_t deadline_ns;
+    _Atomic bool posted; /* every slice has been initialised and sent on its way */
     struct mc_transfer_task *tasks;
     struct mc_slice *slices; /* of all tasks, in order; NULL = none */
     bool owns_slices;
@@ -142,7 +144,8 @@ struct mc_batch {
     pthread_mutex_t lock;     /* chunks */
     struct mc_chunk *chunks;  /* newest first */
     size_t task_count;
-    struct mc_list link;               /* engine's list of batches */
+    struct mc_list link; /* engine's list of batches */
+    unsigned pins;       /* batches_lock: threads of the engine that look at it; it stays listed */
     struct mc_segment_slot *only_slot; /* when all tasks so far go to one segment */
     bool many_slots;
     struct mc_segment_slot *notify_slot;
@@ -157,7 +160,23 @@ struct mc_slice {
     struct mc_spray_item spray;
     uint32_t skipped_transports; /* bit per transport whose rails were all paused */
     int32_t refused;             /* by mc_dispatch_post: why; MC_OK = no rail may carry it now */
+    /* On a watched transport: when this attempt has taken too long, and where it is; 0 = not in
+     * flight. One word, for watch.c reads it at any time. */
+    _Atomic uint64_t attempt;
 };
+static inline uint64_t mc_attempt_make(uint64_t due_ns, unsigned transport, unsigned rail) {
+    return due_ns / 1000 << 8 | transport << 4 | rail;
+}
+static inline uint64_t mc_attempt_due_us(uint64_t attempt) {
+    return attempt >> 8;
+}
+static inline unsigned mc_attempt_transport(uint64_t attempt) {
+    return attempt >> 4 & 15;
+}
+static inline unsigned mc_attempt_rail(uint64_t attempt) {
+    return attempt & 15;
+}
+_Static_assert(MC_TRANSPORT_MAX <= 16 && MC_RAILS_MAX <= 16, "an attempt has four bits for each");
 static inline struct mc_slice *mc_slice_of(struct mc_slice_op *op) {
     return mc_container_of(op, struct mc_slice, base);
 }
@@ -250,6 +269,7 @@ struct mc_dispatch {
     struct mc_transport *transport;
     bool sprayed;      /* several rails: every slice is placed by the spray */
     bool asynchronous; /* post() may leave slices in flight */
+    bool watched;      /* attempts that take too long are given up */
     unsigned rail_count;
     struct mc_rail *rails;
     struct mc_spray spray;
@@ -335,6 +355,13 @@ struct mc_engine {
     struct mc_buf descriptor;     /* own JSON, of descriptor_generation */
     struct mc_buf descriptor_tcp; /* the same with protocol "tcp"; empty when it has that */
     uint64_t descriptor_generation;
+
+    /* watch.c */
+    bool watching;
+    struct mc_timer watch_timer;
+    struct mc_job watch_job;
+    _Atomic bool watch_busy;
+    struct mc_metric attempts_given_up;
 
     /* publish.c; of engines with a metadata service */
     pthread_mutex_t publish_lock; /* the last written is the newest */
@@ -422,6 +449,12 @@ MC_MUST_USE enum mc_status mc_file_segment_fetch(struct mc_engine *engine, const
 /* Reads the user's matrix, when there is one. */
 MC_MUST_USE enum mc_status mc_topology_init(struct mc_engine *engine);
 void mc_topology_destroy(struct mc_engine *engine);
+
+/* watch.c */
+void mc_watch_start(struct mc_engine *engine);
+void mc_watch_stop(struct mc_engine *engine);
+/* Has transports give up what is overdue now; for simulators, which have no threads. */
+void mc_watch_look(struct mc_engine *engine);
 
 /* publish.c */
 void mc_poll_start(struct mc_engine *engine);

@@ -225,6 +225,7 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
                        uint64_t deadline_ns, bool waiter_follows) {
     struct mc_slice_op *slice = &s->base;
     s->skipped_transports = 0;
+    atomic_store_explicit(&s->attempt, 0, memory_order_relaxed);
     s->spray.wait.length = length;
     s->spray.wait.priority = task->priority;
     s->spray.tried = 0;
@@ -307,6 +308,7 @@ void mc_chunk_submit(struct mc_batch *batch, struct mc_chunk *chunk,
                      const struct mc_transfer_request *requests, struct mc_slice *storage,
                      size_t storage_count, bool waits) {
     size_t ended = 0;
+    atomic_store_explicit(&chunk->posted, false, memory_order_relaxed);
     size_t slices = plan(batch, chunk, requests, &ended);
     chunk->owns_slices = slices > storage_count;
     chunk->slices = chunk->owns_slices ? mc_alloc(slices * sizeof(*chunk->slices)) : storage;
@@ -326,5 +328,6 @@ void mc_chunk_submit(struct mc_batch *batch, struct mc_chunk *chunk,
         pthread_mutex_unlock(&batch->lock);
     }
     post_all(chunk, requests, waits && !batch->many_slots);
+    atomic_store_explicit(&chunk->posted, true, memory_order_release);
     mc_batch_task_ended(batch, ended + 1, MC_OK);
 }

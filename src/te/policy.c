@@ -268,6 +268,13 @@ static enum mc_status read_leaf(struct mc_policy *p, const char *path, const jso
         p->max_failovers = (unsigned)json_integer_value(v);
         return MC_OK;
     }
+    if (strcmp(path, "attempt_timeout_ms") == 0) {
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 3600000) {
+            return bad(path, "a number from 0 to 3600000");
+        }
+        p->attempt_ns = (uint64_t)json_integer_value(v) * MC_MS;
+        return MC_OK;
+    }
     if (strcmp(path, "qos/weights") == 0) {
         return read_weights(p, v);
     }
@@ -304,6 +311,7 @@ static enum mc_status read_object(struct mc_policy *p, const char *prefix, json_
 enum mc_status mc_policy_load(const char *text, struct mc_policy *policy) {
     json_error_t error;
     memset(policy, 0, sizeof(*policy));
+    policy->attempt_ns = MC_ATTEMPT_MIN_NS;
     if (text == NULL || text[strspn(text, " \t\r\n")] == '\0') {
         return MC_OK;
     }

@@ -12,6 +12,7 @@
 #define MC_TE_POLICY_H
 
 #include "te/qos.h"
+#include "te/rail.h"
 
 #define MC_POLICY_RULES_MAX 64
 #define MC_POLICY_NAMES_MAX 16
@@ -40,6 +41,7 @@ struct mc_policy {
     struct mc_policy_rule rules[MC_POLICY_RULES_MAX];
     bool fixed_order;                /* by cost alone, not by what was measured */
     unsigned max_failovers;          /* failed posts a slice, on average; 0 = the default */
+    uint64_t attempt_ns;             /* least time before an attempt is given up; 0 = never */
     uint32_t weights[MC_PRIORITIES]; /* all 0 = strict */
     char qos_page[256];              /* "" = none */
     unsigned disabled_count;         /* transports that are not started */

@@ -238,6 +238,8 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status) {
 
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable) {
     struct mc_dispatch *d = dispatch_of(slice);
+    /* One that was given up, and not by its deadline, hung: that is the rail's doing. */
+    retryable |= status == MC_ERR_TIMEOUT && d->watched;
     struct mc_spray_item *item = &mc_slice_of(slice)->spray;
     if (item->held || item->posted_ns != 0 || status != MC_OK) {
         mc_dispatch_ended(d, mc_slice_of(slice), status);

@@ -215,6 +215,9 @@ struct mc_transport_ops {
      * local memory again and each has ended with mc_slice_done(MC_ERR_TIMEOUT). NULL when post()
      * never leaves a slice in flight. */
     void (*cancel)(struct mc_transport *t, struct mc_segment *segment, void *task);
+    /* The same for those on one rail, which have taken far longer than was predicted; the task goes
+     * on. NULL: attempts are not timed, since the transport notices by itself what does not end. */
+    void (*give_up)(struct mc_transport *t, struct mc_segment *segment, void *task, unsigned rail);
     /* The segment is going away or its peer restarted: drop connections and mappings. Slices still
      * in flight end with an error. When the segment goes away no slice is in flight, and
      * transport_state[index] must be NULL afterwards. */

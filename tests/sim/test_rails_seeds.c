@@ -1,7 +1,7 @@
 /*
  * The real engine over simulated rails, in virtual time, under 10,000 random lives: rails of any
- * speed that slow down, lose slices, die with or without a word, flap and return, while requests of
- * all sizes and priorities are under way, some with deadlines. After each life:
+ * speed that slow down, lose slices, die with or without a word, hang, flap and return, while
+ * requests of all sizes and priorities are under way, some with deadlines. After each life:
  *
  *  - every request has ended, and completed where a healthy way remained and time was left;
  *  - every byte of a completed request was moved, and none again once it was known to be moved;
@@ -40,7 +40,7 @@ struct request {
 struct fault {
     uint64_t at_ns;
     unsigned rail;
-    enum { SLOW, FAST, LOSSY, DEAD, ALIVE, DOWN, UP } what;
+    enum { SLOW, FAST, LOSSY, DEAD, ALIVE, DOWN, UP, HUNG } what;
 };
 
 struct life {
@@ -54,7 +54,9 @@ struct life {
     unsigned count;
     struct fault faults[FAULTS_MAX];
     unsigned fault_count;
-    uint8_t *known; /* a bit per block of the space in use: known to be moved */
+    bool hung;         /* a rail, once */
+    uint64_t watch_ns; /* when the engine looks for what hangs */
+    uint8_t *known;    /* a bit per block of the space in use: known to be moved */
     char why[300];
     struct life *next; /* of those that were given up */
 };
@@ -129,7 +131,7 @@ static void make_world(struct life *l, uint64_t seed) {
     for (unsigned i = 0; i < l->fault_count; i++) {
         l->faults[i] =
             (struct fault){w->now_ns + between(l, 0, 60 * MC_MS),
-                           (unsigned)between(l, 0, w->count - 1), (int)between(l, SLOW, UP)};
+                           (unsigned)between(l, 0, w->count - 1), (int)between(l, SLOW, HUNG)};
     }
 }
 
@@ -166,8 +168,14 @@ static void strike(struct life *l, const struct fault *f) {
         r->dead = true;
         break;
     case ALIVE:
-        r->dead = false;
+        r->dead = r->hung = false;
         r->loss = 0;
+        break;
+    case HUNG: /* without another way only a deadline could end what is on it */
+        if (l->healthy_way) {
+            l->hung = true;
+            sim_rail_hang(&l->w, f->rail);
+        }
         break;
     case DOWN:
     case UP: /* with no rail up a worker thread would ask the peer again: out of virtual time */
@@ -226,7 +234,7 @@ static uint64_t next_action(const struct life *l) {
     for (unsigned i = 0; i < l->fault_count; i++) {
         at = mc_min_u64(at, l->faults[i].at_ns);
     }
-    return at;
+    return l->hung ? mc_min_u64(at, l->watch_ns) : at;
 }
 
 static void submit(struct life *l, struct request *r) {
@@ -273,6 +281,10 @@ static void act(struct life *l) {
         if (!r->submitted && r->begins_ns <= l->w.now_ns) {
             submit(l, r);
         }
+    }
+    if (l->w.now_ns >= l->watch_ns) {
+        mc_watch_look(l->w.engine);
+        l->watch_ns = l->w.now_ns + MC_WATCH_PERIOD_NS;
     }
     if (l->sabotage != NONE) {
         sabotage(l);

@@ -111,6 +111,9 @@ static void fly(struct sim_transport *t, struct mc_slice_op *slice) {
     }
     rail->posts++;
     rail->outstanding += slice->length;
+    if (rail->hung) {
+        return;
+    }
     if (rail->dead) {
         f->status = MC_ERR_IO;
         f->retryable = true;
@@ -168,6 +171,19 @@ static void sim_cancel(struct mc_transport *base, struct mc_segment *segment, vo
     }
 }
 
+static void sim_give_up(struct mc_transport *base, struct mc_segment *segment, void *task,
+                        unsigned rail) {
+    struct sim_transport *t = sim_of(base);
+    struct sim_rails *w = t->world;
+    for (size_t i = 0; i < w->flight_count; i++) {
+        struct sim_flight *f = &w->flights[i];
+        if (f->slice != NULL && f->slice->task == task && f->transport == t->backup &&
+            f->rail == rail) {
+            land(w, i, MC_ERR_TIMEOUT, false);
+        }
+    }
+}
+
 static unsigned sim_rails_of(struct mc_transport *base, struct mc_rail_info *info,
                              unsigned capacity) {
     struct sim_rails *w = sim_of(base)->world;
@@ -218,14 +234,16 @@ static const struct mc_transport_ops sim_ops = {.name = "sim",
                                                 .rails = sim_rails_of,
                                                 .rail_distance = sim_distance,
                                                 .post = sim_post,
-                                                .cancel = sim_cancel};
+                                                .cancel = sim_cancel,
+                                                .give_up = sim_give_up};
 static const struct mc_transport_ops backup_ops = {.name = "backup",
                                                    .slice_bytes = 1 << 20,
                                                    .start = start_backup,
                                                    .stop = sim_stop,
                                                    .cost = sim_cost,
                                                    .post = sim_post,
-                                                   .cancel = sim_cancel};
+                                                   .cancel = sim_cancel,
+                                                   .give_up = sim_give_up};
 
 /* ---- the world ---- */
 
@@ -296,6 +314,16 @@ void sim_rail_link(struct sim_rails *w, unsigned rail, bool up) {
         struct sim_flight *f = &w->flights[i];
         if (f->slice != NULL && f->transport == 0 && f->rail == rail) {
             land(w, i, MC_ERR_IO, true);
+        }
+    }
+}
+
+void sim_rail_hang(struct sim_rails *w, unsigned rail) {
+    w->rails[rail].hung = true;
+    for (size_t i = 0; i < w->flight_count; i++) {
+        struct sim_flight *f = &w->flights[i];
+        if (f->slice != NULL && f->transport == 0 && f->rail == rail) {
+            f->number = w->number++; /* its event finds another flight */
         }
     }
 }

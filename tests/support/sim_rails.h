@@ -21,7 +21,8 @@ struct sim_rail {
     uint64_t timeout_ns;
     bool dead; /* every slice fails after fail_ns */
     uint64_t fail_ns;
-    bool up; /* a slice posted on a rail that was told down breaks the rules */
+    bool hung; /* no slice ends, and nobody hears why */
+    bool up;   /* a slice posted on a rail that was told down breaks the rules */
     /* account */
     uint64_t free_at_ns;
     uint64_t outstanding;
@@ -78,6 +79,8 @@ bool sim_rails_step(struct sim_rails *w);
 void sim_rails_run_until(struct sim_rails *w, uint64_t at_ns);
 /* The port of a rail goes down or comes up; slices in flight fail at once. */
 void sim_rail_link(struct sim_rails *w, unsigned rail, bool up);
+/* The rail hangs, with all that is on it. */
+void sim_rail_hang(struct sim_rails *w, unsigned rail);
 /* The engine's view of a rail. */
 struct mc_rail *sim_rail_of(struct sim_rails *w, unsigned rail);
 

@@ -281,6 +281,12 @@ static void rdma_cancel(struct mc_transport *base, struct mc_segment *segment, v
     }
 }
 
+static void rdma_give_up(struct mc_transport *base, struct mc_segment *segment, void *task,
+                         unsigned rail) {
+    struct rdma_transport *t = rdma_of(base);
+    rdma_context_cancel(t->contexts[rail % t->context_count], task);
+}
+
 /* ---- what peers are told ---- */
 
 static void rdma_describe(struct mc_transport *base, void *json_object) {
@@ -445,6 +451,7 @@ const struct mc_transport_ops mc_transport_rdma_ops = {
     .post = rdma_post,
     .progress = rdma_progress,
     .cancel = rdma_cancel,
+    .give_up = rdma_give_up,
     .forget = rdma_forget,
     .handshake = rdma_handshake,
 };

@@ -124,6 +124,11 @@ static void fault_cancel(struct mc_transport *t, struct mc_segment *segment, voi
     }
 }
 
+static void fault_give_up(struct mc_transport *t, struct mc_segment *segment, void *task,
+                          unsigned rail) {
+    fault_cancel(t, segment, task);
+}
+
 static uint32_t fault_cost(struct mc_transport *t, struct mc_segment *segment,
                            const struct mc_peer_desc *desc) {
     return fault_of(t)->cost;
@@ -161,7 +166,8 @@ static const struct mc_transport_ops first_ops = {.name = "first",
                                                   .cost = fault_cost,
                                                   .serves = fault_serves,
                                                   .post = fault_post,
-                                                  .cancel = fault_cancel};
+                                                  .cancel = fault_cancel,
+                                                  .give_up = fault_give_up};
 static const struct mc_transport_ops second_ops = {.name = "second",
                                                    .slice_bytes = 16384,
                                                    .start = start_second,
@@ -183,7 +189,7 @@ struct scene {
     struct mc_transfer_request read;
 };
 
-static int set_up(void **state) {
+static int set_up_with(void **state, const char *policy) {
     struct scene *s = calloc(1, sizeof(*s));
     struct mc_engine_options options;
     for (int i = 0; i < 2; i++) {
@@ -195,6 +201,7 @@ static int set_up(void **state) {
     }
     mc_engine_options_init(&options);
     options.host = "127.0.0.1";
+    options.policy = policy;
     assert_ok(mc_engine_create_with(&options, fault_table, 2, &s->a));
     assert_ok(mc_engine_create(&options, &s->b));
     assert_ok(mc_memory_register(s->b, s->remote, SIZE, "*", 0));
@@ -204,6 +211,13 @@ static int set_up(void **state) {
                                            (uint64_t)(uintptr_t)s->remote, SIZE};
     *state = s;
     return 0;
+}
+
+static int set_up(void **state) {
+    return set_up_with(state, NULL);
+}
+static int set_up_impatient(void **state) {
+    return set_up_with(state, "{\"attempt_timeout_ms\": 20}");
 }
 
 static int tear_down(void **state) {
@@ -254,6 +268,28 @@ static void a_transport_that_refuses_always_is_left(void **state) {
     assert_int_equal(faults[0].moved, 0);
     assert_int_equal(faults[1].moved, 7);
     assert_int_equal(te_counter(s->a, "mooncake_te_slice_failovers_total{transport=\"first\"}"), 7);
+}
+
+/* The first transport takes slices and never says a word; nobody has set a deadline. */
+static void a_transport_that_hangs_is_left(void **state) {
+    struct scene *s = *state;
+    faults[0].hold = true;
+    memset(s->local, 0, SIZE);
+    assert_ok(mc_transfer(s->a, &s->read, 1, MC_WAIT_FOREVER));
+    mc_test_verify(s->local, SIZE, 7);
+    assert_int_equal(faults[0].moved, 0);
+    assert_int_equal(faults[1].moved, 7);
+    assert_true(faults[0].cancelled >= 7);
+    assert_true(te_counter(s->a, "mooncake_te_attempts_given_up_total") > 0);
+    assert_int_equal(te_counter(s->a, "mooncake_te_tasks_timed_out_total"), 0);
+    /* Batches that somebody waits for in another call are looked at as well. */
+    struct mc_batch *batch;
+    memset(s->local, 0, SIZE);
+    assert_ok(mc_batch_create(s->a, 1, &batch));
+    assert_ok(mc_batch_submit(batch, &s->read, 1, MC_WAIT_FOREVER));
+    assert_ok(mc_batch_wait(batch, MC_WAIT_FOREVER));
+    assert_ok(mc_batch_free(batch));
+    mc_test_verify(s->local, SIZE, 7);
 }
 
 static void a_retryable_completion_stays_on_the_transport(void **state) {
@@ -509,6 +545,8 @@ int main(void) {
         ROAD_TEST(the_cheaper_transport_serves_in_slices),
         ROAD_TEST(a_refused_post_is_tried_again),
         ROAD_TEST(a_transport_that_refuses_always_is_left),
+        cmocka_unit_test_setup_teardown(a_transport_that_hangs_is_left, set_up_impatient,
+                                        tear_down),
         ROAD_TEST(a_retryable_completion_stays_on_the_transport),
         ROAD_TEST(a_final_completion_error_goes_to_the_next),
         ROAD_TEST(a_transports_timeout_goes_the_same_way),
