@@ -86,3 +86,11 @@ foreach(source ${MC_TEST_SCRIPTS})
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK guest PROCESSORS 2)
   endif()
 endforeach()
+
+# A disk that misbehaves, for LD_PRELOAD; never with a sanitizer, which would have to come first.
+add_custom_command(
+  OUTPUT ${CMAKE_BINARY_DIR}/tests/libdisk_faults.so
+  COMMAND ${CMAKE_C_COMPILER} -D_GNU_SOURCE -O2 -shared -fPIC -Wall -Werror
+          -o ${CMAKE_BINARY_DIR}/tests/libdisk_faults.so ${CMAKE_SOURCE_DIR}/tests/preload/disk_faults.c -ldl
+  DEPENDS ${CMAKE_SOURCE_DIR}/tests/preload/disk_faults.c)
+add_custom_target(disk_faults ALL DEPENDS ${CMAKE_BINARY_DIR}/tests/libdisk_faults.so)

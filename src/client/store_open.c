@@ -372,6 +372,9 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
         return status;
     }
     atomic_store_explicit(&store->healthy, true, memory_order_relaxed);
+    if (o->ssd_offload_path != NULL) { /* first: what is put into our memory is to be offloaded */
+        MC_TRY(mc_store_offload_start(store, o));
+    }
     if (o->segment_bytes > 0) {
         MC_TRY(mc_store_segments_lend(store, o->segment_bytes));
     }
@@ -379,7 +382,7 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
     if (store->engine != NULL) {
         MC_TRY(mc_store_worker_start(store));
     }
-    return o->ssd_offload_path != NULL ? mc_store_offload_start(store, o) : MC_OK;
+    return MC_OK;
 }
 
 /* Takes down whatever was made. */
