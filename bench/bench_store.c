@@ -2,15 +2,18 @@
  * What the store costs: put, get, exist and view of 4 KiB to 16 MiB, singly and in batches, with 1
  * and 4 threads, over TCP and on one host.
  *
- * The master and the node are processes of their own, this one is the client. In the same run two
- * baselines: memcpy between buffers larger than the cache, and a raw socket pair of the same
- * payloads (a request of 32 bytes, an answer of the value's size). Every value read is compared
- * once, outside of the measured time.
+ * The master and the node are processes of their own, this one is the client. Baselines in the same
+ * run: memcpy between buffers larger than the cache; and, right before each single put and get over
+ * TCP, raw sockets that move the same payloads the same way (a process that serves, a connection
+ * and a thread there for each client thread, as many bytes of values as the store's, so that they
+ * come from memory and not from a cache). Every value read is compared once, outside of the
+ * measured time.
  *
- * Usage: bench_store [--seconds S] [--json FILE] [--only tcp|host]. Default 0.3 s a figure.
+ * Usage: bench_store [--seconds S] [--json FILE] [--only tcp|host] [--size BYTES]. Default 0.3 s a
+ * figure, all sizes.
  */
 #include <inttypes.h>
-#include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,6 +34,7 @@
 #define MAX_SAMPLES 200000
 
 static double seconds = 0.3;
+static size_t only_size; /* 0 = all */
 static FILE *json;
 static bool json_comma;
 
@@ -324,64 +328,116 @@ static void measure_memcpy(size_t bytes) {
     free(to);
 }
 
-struct raw {
-    int fd;
-    size_t bytes;
-    uint8_t *buffer;
+/* Raw sockets. The answer to a get is the value, to a put its 8 bytes of acknowledgement. */
+struct raw_request {
+    uint64_t put, bytes, offset, unused;
 };
 
-static void *raw_server(void *arg) {
-    struct raw *raw = arg;
-    char request[32];
-    while (mc_recv_all(raw->fd, request, sizeof(request), MC_NO_DEADLINE) == MC_OK) {
-        struct iovec iov = {raw->buffer, raw->bytes};
-        if (mc_send_all(raw->fd, &iov, 1, MC_NO_DEADLINE) != MC_OK) {
-            break;
+struct raw_connection {
+    int fd;
+    uint8_t *memory;
+};
+
+static void *raw_serve(void *arg) {
+    struct raw_connection c = *(struct raw_connection *)arg;
+    struct raw_request request;
+    free(arg);
+    while (mc_recv_all(c.fd, &request, sizeof(request), MC_NO_DEADLINE) == MC_OK) {
+        struct iovec answer = {c.memory + request.offset, request.bytes};
+        if (request.put) {
+            check(mc_recv_all(c.fd, answer.iov_base, answer.iov_len, MC_NO_DEADLINE), "raw put");
+            answer = (struct iovec){&request, 8};
         }
+        check(mc_send_all(c.fd, &answer, 1, MC_NO_DEADLINE), "raw answer");
     }
+    close(c.fd);
     return NULL;
 }
 
-/* Reads of `bytes` over a TCP connection of loopback, the server in a thread. */
-static void measure_raw(size_t bytes) {
-    int listener, client, server = -1;
+static _Noreturn void run_raw(void) {
+    int listener, fd;
     uint16_t port;
-    struct mc_addr address, peer;
-    check(mc_listen("127.0.0.1", 0, 1, &listener, &port), "listen");
-    check(mc_addr_resolve("127.0.0.1", port, &address), "resolve");
-    check(mc_connect(&address, MC_NO_DEADLINE, &client), "connect");
-    while (mc_accept(listener, &server, &peer) != MC_OK) {
-    }
-    struct raw raw = {server, bytes, mc_zalloc(bytes)};
-    uint8_t *buffer = mc_zalloc(bytes);
-    uint64_t *samples = mc_alloc(MAX_SAMPLES * sizeof(*samples));
-    pthread_t thread;
-    pthread_create(&thread, NULL, raw_server, &raw);
-    char request[32] = {0};
-    uint64_t begin = now_ns(), n = 0;
-    while (now_ns() - begin < (uint64_t)(seconds * 1e9)) {
-        uint64_t started = now_ns();
-        struct iovec iov = {request, sizeof(request)};
-        check(mc_send_all(client, &iov, 1, MC_NO_DEADLINE), "send");
-        check(mc_recv_all(client, buffer, bytes, MC_NO_DEADLINE), "receive");
-        if (n < MAX_SAMPLES) {
-            samples[n] = now_ns() - started;
+    struct mc_addr peer;
+    uint8_t *memory = mc_alloc(SET_BYTES);
+    memset(memory, 1, SET_BYTES);
+    check(mc_listen("127.0.0.1", 0, 16, &listener, &port), "listen");
+    say(port);
+    for (;;) {
+        struct raw_connection *c = mc_alloc(sizeof(*c));
+        pthread_t thread;
+        MC_ASSERT(mc_wait_ready(listener, POLLIN, MC_NO_DEADLINE) == MC_OK);
+        while (mc_accept(listener, &fd, &peer) != MC_OK) {
         }
-        n++;
+        *c = (struct raw_connection){fd, memory};
+        MC_ASSERT(pthread_create(&thread, NULL, raw_serve, c) == 0);
+        MC_ASSERT(pthread_detach(thread) == 0);
+    }
+}
+
+static uint16_t raw_port;
+
+struct raw_job {
+    bool put;
+    size_t bytes;
+    unsigned index, threads;
+    uint64_t calls, sample_count;
+    uint64_t *samples;
+};
+
+static void *raw_run(void *arg) {
+    struct raw_job *j = arg;
+    struct mc_addr address;
+    int fd;
+    check(mc_addr_resolve("127.0.0.1", raw_port, &address), "resolve");
+    check(mc_connect(&address, MC_NO_DEADLINE, &fd), "connect");
+    uint8_t *value = mc_alloc(j->bytes), acknowledgement[8];
+    memset(value, 1, j->bytes);
+    uint64_t begin = now_ns(), end = begin + (uint64_t)(seconds * 1e9), now = begin;
+    while (now < end) {
+        uint64_t started = now;
+        uint64_t offset = (j->calls * j->threads + j->index) * j->bytes % SET_BYTES;
+        struct raw_request request = {j->put, j->bytes, offset, 0};
+        struct iovec iov[2] = {{&request, sizeof(request)}, {value, j->bytes}};
+        check(mc_send_all(fd, iov, j->put ? 2 : 1, MC_NO_DEADLINE), "send");
+        check(mc_recv_all(fd, j->put ? acknowledgement : value,
+                          j->put ? sizeof(acknowledgement) : j->bytes, MC_NO_DEADLINE),
+              "receive");
+        now = now_ns();
+        if (j->sample_count < MAX_SAMPLES) {
+            j->samples[j->sample_count++] = now - started;
+        }
+        j->calls++;
+    }
+    free(value);
+    close(fd);
+    return NULL;
+}
+
+static void measure_raw(bool put, size_t bytes, unsigned threads) {
+    struct raw_job jobs[MAX_THREADS];
+    pthread_t ids[MAX_THREADS];
+    uint64_t *samples = mc_alloc(threads * MAX_SAMPLES * sizeof(*samples));
+    uint64_t begin = now_ns(), calls = 0, count = 0;
+    for (unsigned t = 0; t < threads; t++) {
+        jobs[t] = (struct raw_job){.put = put,
+                                   .bytes = bytes,
+                                   .index = t,
+                                   .threads = threads,
+                                   .samples = mc_alloc(MAX_SAMPLES * sizeof(*samples))};
+        MC_ASSERT(pthread_create(&ids[t], NULL, raw_run, &jobs[t]) == 0);
+    }
+    for (unsigned t = 0; t < threads; t++) {
+        pthread_join(ids[t], NULL);
+        calls += jobs[t].calls;
+        memcpy(samples + count, jobs[t].samples, jobs[t].sample_count * sizeof(*samples));
+        count += jobs[t].sample_count;
+        free(jobs[t].samples);
     }
     double elapsed = (double)(now_ns() - begin) / 1e9;
-    uint64_t count = mc_min_u64(n, MAX_SAMPLES);
     qsort(samples, count, sizeof(*samples), compare_u64);
-    struct figure f = {(double)n / elapsed, (double)(n * bytes) / elapsed / 1e9,
+    struct figure f = {(double)calls / elapsed, (double)(calls * bytes) / elapsed / 1e9,
                        (double)samples[count / 2] / 1e3, (double)samples[count * 99 / 100] / 1e3};
-    print_figure("base", "socket", bytes, 1, 1, &f);
-    shutdown(client, SHUT_RDWR);
-    pthread_join(thread, NULL);
-    close(client);
-    close(server);
-    close(listener);
-    free(raw.buffer);
-    free(buffer);
+    print_figure("socket", put ? "put" : "get", bytes, 1, threads, &f);
     free(samples);
 }
 
@@ -429,14 +485,21 @@ static void run_road(bool tcp) {
     struct mc_store *store = open_store(master, 0, tcp);
     touch_segment(store);
     for (size_t s = 0; s < MC_ARRAY_LEN(SIZES); s++) {
+        if (only_size != 0 && SIZES[s] != only_size) {
+            continue;
+        }
         fill_set(store, SIZES[s]);
         for (size_t t = 0; t < MC_ARRAY_LEN(THREADS); t++) {
             for (size_t b = 0; b < MC_ARRAY_LEN(BATCHES); b++) {
                 if (BATCHES[b] * SIZES[s] > SET_BYTES / 2) {
                     continue;
                 }
-                measure(store, road, OP_PUT, SIZES[s], BATCHES[b], THREADS[t]);
-                measure(store, road, OP_GET, SIZES[s], BATCHES[b], THREADS[t]);
+                for (enum op op = OP_PUT; op <= OP_GET; op++) {
+                    if (tcp && BATCHES[b] == 1) {
+                        measure_raw(op == OP_PUT, SIZES[s], THREADS[t]);
+                    }
+                    measure(store, road, op, SIZES[s], BATCHES[b], THREADS[t]);
+                }
                 if (s == 0) {
                     measure(store, road, OP_EXIST, SIZES[s], BATCHES[b], THREADS[t]);
                 }
@@ -471,6 +534,9 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--master") == 0) {
         run_master();
     }
+    if (argc == 3 && strcmp(argv[1], "--raw") == 0) {
+        run_raw();
+    }
     if (argc == 3 && strcmp(argv[1], "--node") == 0) {
         run_node(argv[2]);
     }
@@ -481,6 +547,8 @@ int main(int argc, char **argv) {
             json = fopen(argv[i + 1], "w");
         } else if (strcmp(argv[i], "--only") == 0) {
             only = argv[i + 1];
+        } else if (strcmp(argv[i], "--size") == 0) {
+            only_size = strtoull(argv[i + 1], NULL, 10);
         }
     }
     if (json != NULL) {
@@ -488,10 +556,14 @@ int main(int argc, char **argv) {
     }
     for (size_t bytes = 4u << 10; bytes <= 16u << 20; bytes *= 16) {
         measure_memcpy(bytes);
-        measure_raw(bytes);
     }
     if (strcmp(only, "host") != 0) {
+        char line[64];
+        pid_t raw = spawn("--raw", "", line, sizeof(line));
+        raw_port = (uint16_t)atoi(line);
         run_road(true);
+        kill(raw, SIGTERM);
+        waitpid(raw, NULL, 0);
     }
     if (strcmp(only, "tcp") != 0) {
         run_road(false);

@@ -33,7 +33,6 @@
 #define EVENT_BATCH          128
 #define TIMER_FIRST_CAPACITY 64
 #define TIMER_IDLE           SIZE_MAX
-#define YIELD_NS             (500 * 1000ull)
 
 struct mc_reactor {
     int epoll_fd;
@@ -46,6 +45,7 @@ struct mc_reactor {
     size_t heap_len;
     size_t heap_cap;
     struct epoll_event events[EVENT_BATCH];
+    uint64_t yield_every_ns; /* 0 = never */
     uint64_t yield_at_ns;
     int event_next; /* the first event of the batch that is not handled yet */
     int event_count;
@@ -335,14 +335,19 @@ static void wait_events(struct mc_reactor *r) {
     r->event_count = count > 0 ? count : 0;
 }
 
-/* A busy reactor stands in the way of others that share its core until the kernel's tick takes it
- * off, some milliseconds; with several of them, somebody's short request waits for all their turns.
- * Giving way between two turns costs little, and nothing where nobody waits. */
+void mc_reactor_yield_every(struct mc_reactor *r, uint64_t ns) {
+    MC_ASSERT(mc_reactor_on_thread(r));
+    r->yield_every_ns = ns;
+}
+
 static void give_way(struct mc_reactor *r) {
+    if (r->yield_every_ns == 0) {
+        return;
+    }
     uint64_t now = mc_now_ns(mc_clock_system());
     if (now >= r->yield_at_ns) {
         sched_yield();
-        r->yield_at_ns = now + YIELD_NS;
+        r->yield_at_ns = now + r->yield_every_ns;
     }
 }
 

@@ -11,6 +11,7 @@
 #include "rpc/server_private.h"
 #include "wire/schema.h"
 
+#define YIELD_NS                (500 * 1000ull)
 #define LISTEN_BACKLOG          1024
 #define MAX_WORKERS             256
 #define DEFAULT_MAX_CONNECTIONS 65536
@@ -122,6 +123,11 @@ static void worker_close_all(void *arg) {
     mc_timer_stop(w->reactor, &w->sweep);
 }
 
+static void worker_begin(void *arg) {
+    struct worker *w = arg;
+    mc_reactor_yield_every(w->reactor, YIELD_NS);
+}
+
 static enum mc_status worker_start(struct mc_rpc_server *s, struct worker *w, unsigned index) {
     char name[32];
     snprintf(name, sizeof(name), "mc-rpc-%u", index);
@@ -130,6 +136,7 @@ static enum mc_status worker_start(struct mc_rpc_server *s, struct worker *w, un
     mc_list_init(&w->closing);
     mc_timer_init(&w->sweep, rpc_on_sweep);
     MC_TRY(mc_reactor_create(name, &w->reactor));
+    mc_reactor_call(w->reactor, worker_begin, w);
     w->scratch = mc_alloc(READ_BYTES);
     return MC_OK;
 }

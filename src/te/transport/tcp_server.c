@@ -27,9 +27,11 @@
 
 #include "base/log.h"
 
-#define LISTEN_BACKLOG   1024
-#define CONNECTIONS_MAX  16384 /* of one engine; more are closed at once */
-#define TURN_BYTES       (1u << 20)
+#define LISTEN_BACKLOG  1024
+#define CONNECTIONS_MAX 16384 /* of one engine; more are closed at once */
+/* A request of 1 MiB with its header and status ends within the turn that began it: what is left
+ * of it would wait for all others, and for whoever shares the core. */
+#define TURN_BYTES       ((1u << 20) + (64u << 10))
 #define REPLY_QUEUE      64
 #define READ_AHEAD_LONG  16384 /* many pipelined headers or small writes cost one call */
 #define READ_AHEAD_SHORT 512   /* behind long payloads: copy little */
