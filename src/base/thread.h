@@ -8,4 +8,8 @@
  * whoever needs the thread knows what to say. */
 int mc_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *arg);
 
+/* Cores that this process may run on: a set given to it (taskset, a container's cpuset) counts, not
+ * the machine. At least 1. */
+unsigned mc_usable_cores(void);
+
 #endif

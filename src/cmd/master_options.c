@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/thread.h"
+
 #define OPT(kind, field, ...)                                                                      \
     {                                                                                              \
         .name = #field, .type = MC_OPT_##kind,                                                     \
@@ -29,7 +31,7 @@ static const struct mc_option table[] = {
         .doc = "RPC port; 0 = the value of --port"),
     OPT(I64, port, .default_value = "50051", .max = 65535, .doc = "RPC port when rpc_port is 0"),
     OPT(I64, rpc_thread_num, .default_value = "0", .max = 1024,
-        .doc = "RPC threads; 0 = as many as cores, at most max_threads"),
+        .doc = "RPC threads; 0 = as many as cores that it may use, at most max_threads"),
     OPT(I64, max_threads, .default_value = "16", .min = 1, .max = 1024,
         .doc = "most RPC threads when rpc_thread_num is 0"),
     OPT(STRING, rpc_address, .default_value = "0.0.0.0",
@@ -329,8 +331,7 @@ static unsigned rpc_threads(const struct mc_master_options *o) {
     if (o->rpc_thread_num > 0) {
         return (unsigned)o->rpc_thread_num;
     }
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return (unsigned)mc_min_u64((uint64_t)o->max_threads, cores > 0 ? (uint64_t)cores : 1);
+    return (unsigned)mc_min_u64((uint64_t)o->max_threads, mc_usable_cores());
 }
 
 static uint64_t machine_memory(void) {

@@ -8,10 +8,12 @@
  *
  * A worker reads into one buffer that all its connections share and handles the frames where they
  * lie; only a frame that is not complete yet is copied into a buffer of its connection, which grows
- * with the bytes that really came (a header's claim reserves nothing). Answers to the frames of one
- * read go out in one write; what the socket does not take stays with the connection, and while more
- * than OUT_LIMIT stays, its requests wait: unread in the socket, or unhandled in `in`. So an idle
- * connection owns no buffer at all.
+ * with the bytes that really came (a header's claim reserves nothing). A read is short, some
+ * hundred requests or two batches of 128 keys, so that no connection keeps the others waiting for
+ * long; what is left in the socket is the next turn's. Answers to the frames of one read go out in
+ * one write; what the socket does not take stays with the connection, and while more than OUT_LIMIT
+ * stays, its requests wait: unread in the socket, or unhandled in `in`. So an idle connection owns
+ * no buffer at all.
  *
  * A connection is OPEN, or CLOSING: nothing more is handled, the answers left are written, the
  * sending side is shut down, and input is thrown away until the peer closes or LINGER_MS passed.
@@ -32,7 +34,8 @@
 #include "io/tls.h"
 #include "rpc/frame.h"
 
-#define READ_BYTES (256u << 10)
+#define READ_BYTES (16u << 10)  /* of one turn, where no frame is under way */
+#define GROW_BYTES (256u << 10) /* by so much a buffer runs ahead of what came of a long frame */
 #define MAX_ASIDE  64
 #define PEER_TEXT  96
 

@@ -218,7 +218,7 @@ static void keep_rest(struct connection *c, const char *bytes, size_t len, size_
                       size_t need) {
     size_t rest = len - used;
     if (c->in.len == 0 && rest > 0) {
-        size_t cap = mc_min_u64(mc_max_u64(need, rest), rest + READ_BYTES);
+        size_t cap = mc_min_u64(mc_max_u64(need, rest), rest + GROW_BYTES);
         mc_buf_reserve(&c->in, cap);
         mc_buf_append(&c->in, bytes + used, rest);
     } else if (rest == 0) {

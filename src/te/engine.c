@@ -7,12 +7,12 @@
  */
 #include <fcntl.h>
 #include <stdio.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include "base/env.h"
 #include "base/export.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "te/internal.h"
 #include "te/stage_server.h"
 
@@ -25,11 +25,6 @@ MC_PUBLIC uint64_t mc_deadline_in_ms(uint64_t ms) {
 }
 
 /* ---- options and identity ---- */
-
-static unsigned usable_cores(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
-}
 
 static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_engine_options *in) {
     struct mc_engine_options *o = &engine->options;
@@ -49,7 +44,7 @@ static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_en
         return MC_INVALID_PARAMS;
     }
     if (o->reactors == 0) {
-        o->reactors = (unsigned)mc_min_u64(2, usable_cores());
+        o->reactors = (unsigned)mc_min_u64(2, mc_usable_cores());
     }
     if (o->reactors > MC_ARRAY_LEN(engine->reactors) || o->lanes_per_peer > 64) {
         return MC_INVALID_PARAMS;

@@ -14,6 +14,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #define SLICE_BYTES      (4ull << 20)
 #define COST             100
@@ -327,14 +328,13 @@ static enum mc_status tcp_start(struct mc_engine *engine, unsigned index,
                                 struct mc_transport **out) {
     const struct mc_engine_options *config = mc_engine_config(engine);
     struct tcp_transport *t = mc_zalloc(sizeof(*t));
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned cores = mc_usable_cores();
     t->base.ops = &mc_transport_tcp_ops;
     t->base.engine = engine;
     t->base.index = index;
     t->lanes_per_peer = (unsigned)mc_min_u64(mc_max_u64(config->lanes_per_peer, 1), TCP_LANES_MAX);
     /* A stream keeps about one core busy at each end. */
-    t->lanes_per_post =
-        (unsigned)mc_min_u64(t->lanes_per_peer, cores > 2 ? (uint64_t)cores / 2 : 1);
+    t->lanes_per_post = (unsigned)mc_min_u64(t->lanes_per_peer, cores > 2 ? cores / 2 : 1);
     t->stall_ticks = (unsigned)mc_env_u64("MC_TCP_STATUS_TIMEOUT_SEC", 1, 86400, STALL_DEFAULT_S);
     t->queue_limit =
         mc_env_u64("MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", 1, UINT32_MAX, QUEUE_DEFAULT);

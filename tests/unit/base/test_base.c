@@ -1,4 +1,7 @@
 /* Status names, strings, arena, random numbers and MD5 do what base.h says. */
+#include <sched.h>
+
+#include "base/thread.h"
 #include "support/support.h"
 
 static void test_status_names_and_wire_codes(void **state) {
@@ -6,6 +9,22 @@ static void test_status_names_and_wire_codes(void **state) {
     assert_string_equal(mc_status_name(-9999), "UNKNOWN_ERROR");
     assert_int_equal(mc_status_to_wire(MC_OBJECT_NOT_FOUND), -704);
     assert_int_equal(mc_status_to_wire(MC_ERR_TIMEOUT), MC_RPC_TIMEOUT);
+}
+
+static void test_cores_are_those_that_the_process_may_use(void **state) {
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    assert_int_equal(mc_usable_cores(), CPU_COUNT(&all));
+    CPU_ZERO(&one);
+    for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; core++) {
+        if (CPU_ISSET(core, &all)) {
+            CPU_SET(core, &one);
+        }
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    unsigned cores = mc_usable_cores();
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+    assert_int_equal(cores, 1);
 }
 
 static void test_buffer_grows_and_keeps_its_bytes(void **state) {
@@ -75,6 +94,7 @@ static void test_random_numbers_repeat_and_stay_below(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status_names_and_wire_codes),
+        cmocka_unit_test(test_cores_are_those_that_the_process_may_use),
         cmocka_unit_test(test_buffer_grows_and_keeps_its_bytes),
         cmocka_unit_test(test_arena_keeps_pieces_apart_and_reuses_its_first_block),
         cmocka_unit_test(test_md5_of_rfc_1321),
