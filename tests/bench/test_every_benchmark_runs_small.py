@@ -16,6 +16,7 @@ NUMBER = r"[\d.]+"
 # Program: arguments, a line of its output, at least how many of them.
 SMALL = {
     "bench_allocator": (["2000"], rf"^\S.*\s{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}$", 10),
+    "bench_fit": (["1", "200"], rf"^\S.*\s{NUMBER}\s+{NUMBER}$", 5),
     "bench_master_core": (["1"], rf"^(Exist|GetReplicaList|PutStart\+PutEnd)\s+{NUMBER}\s+{NUMBER}$", 3),
     "bench_reactor": (["200"], rf"^(raw blocking sockets|reactor, \S+)\s+\d+ B\s+{NUMBER} us\s+{NUMBER} GB/s$", 6),
     "bench_wire_rpc": (["0.005"], rf"({NUMBER} M keys/s|{NUMBER} K calls/s|p50 {NUMBER} p99 {NUMBER} us)", 5),
@@ -54,7 +55,7 @@ def the_transfer_engine(closing, scratch):
 def the_store(closing, scratch):
     report = scratch / "store.json"
     text = output_of("bench_store", ["--seconds", "0.0005", "--json", str(report)])
-    check_lines("bench_store", text, rf"^(tcp|host|base)\s+\w+\s+\d+ \wiB\s+batch\s+\d+\s+threads\s+\d+\s+{NUMBER} values/s", 20)
+    check_lines("bench_store", text, rf"^(tcp|host|base|socket)\s+\w+\s+\d+ \wiB\s+batch\s+\d+\s+threads\s+\d+\s+{NUMBER} values/s", 20)
     check(len(json.loads(report.read_text())) > 20, "bench_store writes JSON")
 
 
