@@ -56,11 +56,30 @@ void mc_dispatch_destroy(struct mc_dispatch *d) {
     free(d->rails);
 }
 
+/* What peers' ways over the rail did before it went down says nothing about now. */
+static void reset_links(struct mc_dispatch *d, unsigned rail) {
+    struct mc_engine *engine = d->transport->engine;
+    pthread_mutex_lock(&engine->table_lock); /* keeps the links */
+    for (uint32_t i = 0; i < engine->slot_count; i++) {
+        const struct mc_segment_slot *slot =
+            atomic_load_explicit(&engine->slots[i], memory_order_relaxed);
+        struct mc_health *links =
+            atomic_load_explicit(&slot->links[d->transport->index], memory_order_acquire);
+        if (links != NULL) {
+            mc_health_reset(&links[rail]);
+        }
+    }
+    pthread_mutex_unlock(&engine->table_lock);
+}
+
 void mc_rail_set_up(struct mc_transport *t, unsigned rail, bool up) {
     struct mc_dispatch *d = &t->engine->dispatch[t->index];
     MC_ASSERT(rail < d->rail_count);
     if (atomic_load_explicit(&d->rails[rail].up, memory_order_relaxed) == up) {
         return;
+    }
+    if (up) {
+        reset_links(d, rail);
     }
     mc_spray_set_up(&d->spray, rail, up);
     mc_info("rail is %s transport=%s rail=%s", up ? "up" : "down", t->ops->name,

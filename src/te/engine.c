@@ -290,6 +290,7 @@ static void destroy_parts(struct mc_engine *engine) {
     mc_segments_destroy(engine);
     stop_transports(engine);
     stop_reactors(engine);
+    pthread_mutex_destroy(&engine->table_lock);
     mc_memory_destroy(engine);
     mc_notify_destroy(engine);
     mc_publish_destroy(engine);

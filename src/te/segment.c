@@ -69,7 +69,7 @@ static void close_transports(struct mc_segment_slot *slot) {
     }
 }
 
-/* No slice is in flight any more. */
+/* No slice is in flight any more. Table lock held, or the table is empty. */
 static void free_links(struct mc_segment_slot *slot) {
     for (unsigned i = 0; i < MC_TRANSPORT_MAX; i++) {
         free(atomic_exchange_explicit(&slot->links[i], NULL, memory_order_acq_rel));
@@ -82,8 +82,8 @@ static void reclaim(struct mc_job *job) {
     close_transports(slot);
     mc_peer_desc_put(slot->desc);
     slot->desc = NULL;
-    free_links(slot);
     pthread_mutex_lock(&engine->table_lock);
+    free_links(slot);
     engine->free_slots[engine->free_count++] = (uint32_t)(slot->base.id % MC_SEGMENTS_MAX);
     pthread_mutex_unlock(&engine->table_lock);
 }
@@ -130,7 +130,11 @@ void mc_segments_init(struct mc_engine *engine) {
 
 /* No transfers, no workers; transports are still there. */
 void mc_segments_destroy(struct mc_engine *engine) {
-    for (uint32_t i = 0; i < engine->slot_count; i++) {
+    pthread_mutex_lock(&engine->table_lock);
+    uint32_t count = engine->slot_count;
+    engine->slot_count = 0; /* a transport may still tell of its rails */
+    pthread_mutex_unlock(&engine->table_lock);
+    for (uint32_t i = 0; i < count; i++) {
         struct mc_segment_slot *slot =
             atomic_load_explicit(&engine->slots[i], memory_order_relaxed);
         if (slot->desc != NULL) {
@@ -144,7 +148,6 @@ void mc_segments_destroy(struct mc_engine *engine) {
     }
     free(engine->slots);
     free(engine->free_slots);
-    pthread_mutex_destroy(&engine->table_lock);
 }
 
 static struct mc_list *bucket_of(struct mc_engine *engine, const char *name) {

@@ -66,7 +66,7 @@ static struct mc_store *open_store(uint16_t master_port, uint64_t segment_bytes,
     options.local_hostname = "127.0.0.1";
     options.segment_bytes = segment_bytes;
     options.disable_shm = disable_shm;
-    options.timeout_ms = 10000;
+    options.timeout_ms = 60000;
     struct mc_store *store = NULL;
     enum mc_status status = mc_store_open(&options, &store);
     if (status != MC_OK) {
@@ -158,7 +158,7 @@ static void wait_ready(struct cluster_process *process) {
 
 void cluster_master_options_init(struct cluster_master_options *options) {
     *options = (struct cluster_master_options){
-        .lease_ms = 10000, .client_ttl_ms = 10000, .discard_ms = 30000, .release_ms = 600000};
+        .lease_ms = 10000, .client_ttl_ms = 30000, .discard_ms = 30000, .release_ms = 600000};
 }
 
 struct cluster_process cluster_spawn_master(const struct cluster_master_options *o) {

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #define FLAGS_MAX       40
-#define READY_WAIT_MS   20000
-#define CALL_TIMEOUT_MS 60000
+#define READY_WAIT_MS   90000
+#define CALL_TIMEOUT_MS 120000
 
 /* ---- processes ---- */
 
@@ -122,9 +122,10 @@ void live_master(struct live *m, const char *const *flags, unsigned open_files) 
                                    "--metrics_port=0",
                                    "--metrics_host=127.0.0.1",
                                    "--http_metadata_server_port=0",
-                                   "--http_metadata_server_host=127.0.0.1"};
+                                   "--http_metadata_server_host=127.0.0.1",
+                                   "--client_ttl=60"};
     *m = (struct live){0};
-    add_flags(argv, 7, flags);
+    add_flags(argv, 8, flags);
     spawn(m, "mooncake_master", argv, open_files);
     char *log = wait_for_text(m, "master ready");
     m->rpc = port_after(log, "rpc");

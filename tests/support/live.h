@@ -21,8 +21,8 @@ struct live {
 };
 
 /* `flags` is NULL-terminated, after those that make every port of the master ephemeral on
- * 127.0.0.1. `open_files` 0 = as in this process. Waits until it is ready; fails the test when it
- * ends instead. */
+ * 127.0.0.1 and let it forget a client that does not ping only after a minute. `open_files` 0 = as
+ * in this process. Waits until it is ready; fails the test when it ends instead. */
 void live_master(struct live *m, const char *const *flags, unsigned open_files);
 /* `mooncake node` with `segment_bytes` ("64MB"). */
 void live_node(struct live *n, const struct live *master, const char *segment_bytes,

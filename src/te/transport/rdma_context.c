@@ -136,6 +136,13 @@ void rdma_pardon(struct rdma_context *context, uint64_t hash) {
     }
 }
 
+/* The port was down: no path failed by itself. */
+static void pardon_all(struct rdma_context *context) {
+    for (unsigned i = 0; i < RDMA_PENALTIES; i++) {
+        atomic_store_explicit(&context->penalties[i].hash, 0, memory_order_relaxed);
+    }
+}
+
 bool rdma_penalised(const struct rdma_context *context, uint64_t hash, uint64_t now_ns) {
     const struct rdma_penalty *p = penalty_of(context, hash);
     return atomic_load_explicit(&p->hash, memory_order_relaxed) == hash &&
@@ -155,6 +162,9 @@ static void set_up(struct rdma_context *context, bool up, const char *why) {
     }
     mc_warn("rdma: nic=%s port=%u is %s reason=\"%s\"", context->name, (unsigned)t->config.port,
             up ? "up" : "down", why);
+    if (up) {
+        pardon_all(context);
+    }
     if (atomic_load_explicit(&t->rails_told, memory_order_acquire)) {
         mc_rail_set_up(&t->base, context->index, up);
     }

@@ -15,8 +15,10 @@
 
 #define VALUE_BYTES (2u << 20)
 #define TIMEOUT_MS  1000
-#define POOLED      4 /* connections to the master that a process may have */
-#define ROUNDS      6 /* one more each time would show */
+#define SLACK_MS    7000  /* of a busy machine; a handshake would wait for 10 s */
+#define PATIENCE_MS 60000 /* for what comes by itself */
+#define POOLED      4     /* connections to the master that a process may have */
+#define ROUNDS      6     /* one more each time would show */
 
 static const char *const FAST[] = {"--default_kv_lease_ttl=500", "--client_ttl=1",
                                    "--put_start_discard_timeout_sec=1",
@@ -26,14 +28,15 @@ static uint64_t now_ms(void) {
     return mc_now_ms(mc_clock_system());
 }
 
-static struct mc_store *open_store(const struct live *master, bool disable_shm) {
+static struct mc_store *open_store(const struct live *master, bool disable_shm,
+                                   uint32_t timeout_ms) {
     struct mc_store_options options;
     struct mc_store *store = NULL;
     mc_store_options_init(&options);
     options.master = master->rpc_address;
     options.local_hostname = "127.0.0.1";
     options.disable_shm = disable_shm;
-    options.timeout_ms = TIMEOUT_MS;
+    options.timeout_ms = timeout_ms;
     assert_ok(mc_store_open(&options, &store));
     return store;
 }
@@ -71,6 +74,8 @@ static void files_are_as_before(const struct live *master, const struct live *no
 struct round {
     struct mc_store *store;
     unsigned n;
+    const char *key;
+    const uint8_t *value;
 };
 
 static bool put_and_get(void *arg) {
@@ -90,10 +95,21 @@ static bool put_and_get(void *arg) {
     return ok;
 }
 
+static bool put_whole(void *arg) {
+    struct round *r = arg;
+    enum mc_status status = mc_store_put(r->store, r->key, r->value, VALUE_BYTES, NULL);
+    return status == MC_OK || status == MC_OBJECT_ALREADY_EXISTS; /* one that timed out */
+}
+/* On a busy machine a put may take longer than the timeout of the store. */
+static void put_patiently(struct mc_store *store, const char *key, const uint8_t *value) {
+    struct round r = {.store = store, .key = key, .value = value};
+    cluster_wait_until(put_whole, &r, PATIENCE_MS, "a put to succeed");
+}
+
 /* A call that takes longer than this waits for something other than its deadline. */
-static void in_time(uint64_t begin, const char *what) {
+static void in_time(uint64_t begin, unsigned calls, const char *what) {
     uint64_t took = now_ms() - begin;
-    if (took > 8 * TIMEOUT_MS) {
+    if (took > calls * TIMEOUT_MS + SLACK_MS) {
         fail_msg("%s took %llu ms", what, (unsigned long long)took);
     }
 }
@@ -104,12 +120,12 @@ static void test_a_stopped_master_is_a_timeout(void **state) {
     struct live master, node;
     live_master(&master, NULL, 0);
     live_node(&node, &master, "64MB", NULL, 0);
-    struct mc_store *store = open_store(&master, true);
-    struct round round = {store, 0};
+    struct mc_store *store = open_store(&master, true, TIMEOUT_MS);
+    struct round round = {.store = store};
     uint8_t *value = calloc(1, VALUE_BYTES);
     mc_test_fill(value, VALUE_BYTES, 77);
-    assert_ok(mc_store_put(store, "before", value, VALUE_BYTES, NULL));
-    assert_true(put_and_get(&round));
+    put_patiently(store, "before", value);
+    cluster_wait_until(put_and_get, &round, PATIENCE_MS, "a put and a get");
     struct open_files files = {0};
     for (int i = 0; i < 2; i++) {
         stop(&master);
@@ -122,10 +138,14 @@ static void test_a_stopped_master_is_a_timeout(void **state) {
                          MC_RPC_TIMEOUT);
         assert_int_equal(mc_store_exist(store, "before", &exists), MC_RPC_TIMEOUT);
         assert_int_not_equal(mc_store_health(store), MC_OK);
-        in_time(begin, "four calls to a stopped master");
+        in_time(begin, 4, "four calls to a stopped master");
         kill(master.pid, SIGCONT);
-        cluster_wait_until(put_and_get, &round, 20000, "the master that goes on");
-        assert_ok(mc_store_get(store, "before", value, VALUE_BYTES, &length));
+        cluster_wait_until(put_and_get, &round, PATIENCE_MS, "the master that goes on");
+        enum mc_status status = MC_RPC_TIMEOUT;
+        for (uint64_t until = now_ms() + PATIENCE_MS; status != MC_OK && now_ms() < until;) {
+            status = mc_store_get(store, "before", value, VALUE_BYTES, &length);
+        }
+        assert_ok(status);
         assert_int_equal(length, VALUE_BYTES);
         mc_test_verify(value, length, 77);
         if (i == 0) {
@@ -147,9 +167,9 @@ static void forgotten_and_back(bool disable_shm) {
     struct live master, node;
     live_master(&master, FAST, 0);
     live_node(&node, &master, "64MB", NULL, 0);
-    struct mc_store *store = open_store(&master, disable_shm);
-    struct round round = {store, 0};
-    assert_true(put_and_get(&round));
+    struct mc_store *store = open_store(&master, disable_shm, TIMEOUT_MS);
+    struct round round = {.store = store};
+    cluster_wait_until(put_and_get, &round, PATIENCE_MS, "a put and a get");
     struct open_files files = {0};
     unsigned node_threads = live_threads(&node);
     uint64_t rss = 0;
@@ -158,20 +178,20 @@ static void forgotten_and_back(bool disable_shm) {
         size_t length;
         char key[32];
         snprintf(key, sizeof(key), "lost%d", i);
-        assert_ok(mc_store_put(store, key, value, VALUE_BYTES, NULL));
+        put_patiently(store, key, value);
         stop(&node);
-        uint64_t begin = now_ms(), until = begin + 20000;
+        uint64_t begin = now_ms(), until = begin + PATIENCE_MS;
         enum mc_status status = MC_OK;
         while (status != MC_OBJECT_NOT_FOUND &&
                now_ms() < until) { /* shm needs no answer of the node */
             begin = now_ms();
             status = mc_store_get(store, key, value, VALUE_BYTES, &length);
-            in_time(begin, "a get from a stopped node");
+            in_time(begin, 1, "a get from a stopped node");
             usleep(20000);
         }
         assert_int_equal(status, MC_OBJECT_NOT_FOUND);
         kill(node.pid, SIGCONT);
-        cluster_wait_until(put_and_get, &round, 20000, "the node that goes on");
+        cluster_wait_until(put_and_get, &round, PATIENCE_MS, "the node that goes on");
         if (i == 0) {
             files = count_files(&master, &node);
             live_wait_filled(&node);
@@ -199,19 +219,19 @@ static void test_a_stranger_does_not_wait_for_a_stopped_node(void **state) {
     struct live master, node;
     live_master(&master, NULL, 0);
     live_node(&node, &master, "64MB", NULL, 0);
-    struct mc_store *store = open_store(&master, true);
+    struct mc_store *store = open_store(&master, true, TIMEOUT_MS);
     uint8_t *value = calloc(1, VALUE_BYTES);
-    assert_ok(mc_store_put(store, "there", value, VALUE_BYTES, NULL));
+    put_patiently(store, "there", value);
     stop(&node);
     for (int view = 0; view < 2; view++) {
-        struct mc_store *stranger = open_store(&master, !view);
+        struct mc_store *stranger = open_store(&master, !view, TIMEOUT_MS);
         struct mc_store_view seen;
         size_t length;
         uint64_t begin = now_ms();
         assert_int_not_equal(view ? mc_store_view(stranger, "there", &seen)
                                   : mc_store_get(stranger, "there", value, VALUE_BYTES, &length),
                              MC_OK);
-        in_time(begin, view ? "a view of a stopped node" : "a get from a stopped node");
+        in_time(begin, 1, view ? "a view of a stopped node" : "a get from a stopped node");
         mc_store_close(stranger);
     }
     kill(node.pid, SIGCONT);
@@ -255,7 +275,7 @@ static void the_only_replica_dies(bool disable_shm) {
     uint8_t *value = malloc(VALUE_BYTES);
     mc_test_fill(value, VALUE_BYTES, 5);
     for (int i = 0; i < READERS; i++) {
-        getters[i] = (struct getter){.store = open_store(&master, disable_shm)};
+        getters[i] = (struct getter){.store = open_store(&master, disable_shm, PATIENCE_MS)};
     }
     assert_ok(mc_store_put(getters[0].store, "single", value, VALUE_BYTES, NULL));
     for (int i = 0; i < READERS; i++) {
@@ -267,7 +287,7 @@ static void the_only_replica_dies(bool disable_shm) {
         pthread_join(threads[i], NULL);
         assert_false(getters[i].wrong);
         assert_int_equal(getters[i].status, MC_TRANSFER_FAIL);
-        assert_in_range(getters[i].took_ms, 0, 8 * TIMEOUT_MS);
+        assert_in_range(getters[i].took_ms, 0, PATIENCE_MS / 2); /* not only at its deadline */
         mc_store_close(getters[i].store);
     }
     free(value);

@@ -313,7 +313,7 @@ static void test_stopped_node_is_a_deadline_not_a_hang(void **state) {
     store_options.master = address;
     store_options.local_hostname = "127.0.0.1";
     store_options.disable_shm = true;
-    store_options.timeout_ms = 1000;
+    store_options.timeout_ms = 3000;
     struct mc_store *store;
     assert_ok(mc_store_open(&store_options, &store));
     uint8_t *value = malloc(1 << 20), *got = malloc(1 << 20);

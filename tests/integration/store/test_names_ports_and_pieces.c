@@ -168,8 +168,9 @@ static void test_memory_above_the_limit_is_several_segments(void **state) {
     assert_ok(open_named("127.0.0.1", "P2PHANDSHAKE", bytes, &store));
     assert_true(capacity_is(&bytes));
     assert_ok(open_named("127.0.0.1", "P2PHANDSHAKE", 0, &reader));
-    /* Of a piece each: no two fit into one segment, and four find a place. */
-    size_t size = bytes / 4 - 8192;
+    /* Of most of a piece each: no two fit into one segment, four find a place, and leave so much
+     * room that none is evicted before it is read. */
+    size_t size = bytes / 4 / 10 * 9;
     assert_int_equal(put_and_verify(reader, 4, size), 4 * size);
     uint8_t *large = calloc(1, PIECE + 1);
     assert_int_equal(mc_store_put(reader, "large", large, PIECE + 1, NULL), MC_NO_AVAILABLE_HANDLE);
@@ -180,7 +181,7 @@ static void test_memory_above_the_limit_is_several_segments(void **state) {
     cluster_master_options_init(&options);
     options.port = port;
     master = cluster_start_master(&options);
-    cluster_wait_until(capacity_is, &bytes, 10000, "all segments are mounted again");
+    cluster_wait_until(capacity_is, &bytes, 60000, "all segments are mounted again");
     assert_int_equal(put_and_verify(reader, 4, size), 4 * size);
     mc_store_close(reader);
     mc_store_close(store);
