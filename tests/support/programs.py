@@ -40,7 +40,7 @@ class Process:
     def output(self):
         return pathlib.Path(self.log.name).read_text(errors="replace")
 
-    def wait_for(self, pattern, timeout=60):
+    def wait_for(self, pattern, timeout=120):
         """The match of a line of the output; fails when the process ends or the time is over."""
         until = time.monotonic() + timeout
         while time.monotonic() < until:
@@ -54,7 +54,7 @@ class Process:
             time.sleep(0.01)
         raise AssertionError(f"no '{pattern}' within {timeout} s:\n{self.output()}")
 
-    def stop(self, number=15, timeout=30):
+    def stop(self, number=15, timeout=120):
         """Sends the signal (0 = none), waits; the exit status."""
         if number and self.process.poll() is None:
             self.process.send_signal(number)
@@ -96,13 +96,13 @@ def http(method, address, path, body=None):
     request = urllib.request.Request(f"http://{address}{path}", method=method,
                                      data=body.encode() if body is not None else None)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, answer.headers.get("Content-Type"), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers.get("Content-Type"), error.read().decode()
 
 
-def run(args, input_bytes=None, timeout=120, env=None):
+def run(args, input_bytes=None, timeout=300, env=None):
     """Runs a program to its end; the CompletedProcess with bytes."""
     return subprocess.run([str(a) for a in args], input=input_bytes, capture_output=True, timeout=timeout,
                           env=dict(os.environ, **(env or {})))
