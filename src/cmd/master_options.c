@@ -272,18 +272,11 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->enable_snapshot, "enable_snapshot: this build has no snapshots"},
         {o->enable_snapshot_restore, "enable_snapshot_restore: this build has no snapshots"},
         {o->root_fs_dir[0] != '\0', "root_fs_dir: this build writes no disk replicas"},
-        {strcmp(o->dynamic_replication_mode, "off") != 0,
-         "dynamic_replication_mode: this build has no dynamic replication, only 'off' is accepted"},
         {o->enable_multi_tenants && strcmp(o->tenant_quota_connector_type, "file") != 0,
          "tenant_quota_connector_type: this build has only the connector 'file'"},
         {o->enable_cxl, "enable_cxl: this build has no CXL memory"},
         {strcmp(o->memory_allocator, "offset") != 0,
          "memory_allocator: this build has only the allocator 'offset'"},
-        {strcmp(o->allocation_strategy, "random") != 0 &&
-             strcmp(o->allocation_strategy, "free_ratio_first") != 0 &&
-             strcmp(o->allocation_strategy, "local_first") != 0,
-         "allocation_strategy: this build has only 'random', 'free_ratio_first' and "
-         "'local_first'"},
     };
     for (size_t i = 0; i < MC_ARRAY_LEN(features); i++) {
         if (features[i].wanted) {
@@ -372,6 +365,13 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->promotion_max_per_heartbeat = o->promotion_max_per_heartbeat;
     core->enable_multi_tenants = o->enable_multi_tenants;
     core->tenant_quota_policy = o->tenant_quota_connector_uri;
+    core->dynamic_replication =
+        strcmp(o->dynamic_replication_mode, "enforce") == 0   ? MC_DYNAMIC_ENFORCE
+        : strcmp(o->dynamic_replication_mode, "observe") == 0 ? MC_DYNAMIC_OBSERVE
+                                                              : MC_DYNAMIC_OFF;
+    core->dynamic_window_ms = o->dynamic_replication_heat_window_seconds * 1000;
+    core->dynamic_qps = o->dynamic_replication_admission_qps_threshold;
+    core->dynamic_max_replicas = o->dynamic_replication_max_memory_replicas;
 }
 
 static enum mc_status apply_events(const struct mc_master_options *o,

@@ -178,7 +178,11 @@ struct mc_segment {
     uint64_t name_hash;
     struct mc_uuid client;
     struct mc_allocator *allocator; /* NULL = a client's disk: disks.c */
-    _Atomic uint64_t disk_replicas; /* of a disk: how many name it */
+    _Atomic uint64_t disk_replicas; /* of a disk: how many name it, */
+    _Atomic uint64_t disk_bytes;    /* and of how many bytes */
+    /* What is free of its client's disk, in millionths; 0 = it has none, or has not said how large
+     * it is. Kept only for the strategy that asks for it. */
+    _Atomic uint32_t ssd_free_ppm;
     _Atomic int status;     /* enum mc_segment_status; UNMOUNTING: its replicas are hidden */
     uint64_t unmount_at_ms; /* graceful unmount; 0 = none */
     /* No allocation before: somebody may still read or write the same bytes. */
@@ -225,7 +229,8 @@ struct mc_master_counters {
     struct mc_metric offloads_queued, offloads, offloaded_bytes, offload_failures, offload_adopted;
     struct mc_metric promotions_admitted, promotions_done, promotions_failed, promotions_expired,
         promotions_cancelled, promotions_rare, promotions_no_room, promotions_no_place;
-    struct mc_metric memory_evictions; /* of objects that stay on disk */
+    struct mc_metric memory_evictions;                     /* of objects that stay on disk */
+    struct mc_metric hot_objects, hot_copies, cold_copies; /* heat.c */
     struct mc_histogram value_size;
 };
 
@@ -237,6 +242,7 @@ struct mc_drains;
 struct mc_disks;
 struct mc_promotions;
 struct mc_tenants;
+struct mc_heat;
 
 struct mc_master {
     struct mc_master_config config;
@@ -282,6 +288,8 @@ struct mc_master {
     struct mc_disks *disks;
     struct mc_promotions *promotions;
     struct mc_tenants *tenants; /* NULL without enable_multi_tenants */
+    struct mc_heat *heat;       /* NULL with dynamic_replication off */
+    uint64_t next_ssd_look_ms;  /* tick only */
 
     struct mc_master_counters counters;
     struct mc_group_shard groups[MC_GROUP_SHARDS];
@@ -477,6 +485,14 @@ void mc_traffic_gone(struct mc_master *m, uint64_t hash);
 uint64_t mc_traffic_candidates(struct mc_master *m);
 bool mc_traffic_victim(struct mc_master *m, uint64_t *hash);
 void mc_traffic_keep(struct mc_master *m, uint64_t hash); /* may not be evicted */
+
+/* ---- heat.c ---- */
+
+struct mc_heat *mc_heat_create(const struct mc_master_config *config);
+void mc_heat_destroy(struct mc_heat *heat);
+/* Objects with these hashes were read. */
+void mc_heat_read(struct mc_call *call, const uint64_t *hashes, size_t count);
+void mc_heat_tick(struct mc_call *call);
 
 /* ---- tasks.c ---- */
 

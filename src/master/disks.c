@@ -23,6 +23,7 @@
 #include "base/log.h"
 
 #define TASKS_PER_HEARTBEAT 2048u
+#define SSD_LOOK_MS         1000u
 #define EXPIRED_PER_TICK    1024u
 
 enum { MARK_NONE, MARK_QUEUED, MARK_CLAIMED };
@@ -315,6 +316,29 @@ enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bo
     return MC_OK;
 }
 
+/* For the strategy that places by what is free of the SSDs: once a second, into the segments. */
+static void look_at_disks(struct mc_call *call) {
+    struct mc_master *m = call->m;
+    if (call->now_ms < m->next_ssd_look_ms ||
+        strcmp(m->config.allocation_strategy, "ssd_free_ratio_first") != 0) {
+        return;
+    }
+    m->next_ssd_look_ms = call->now_ms + SSD_LOOK_MS;
+    pthread_rwlock_rdlock(&m->segments_lock);
+    mc_lock_acquire(&m->disks->lock);
+    for (size_t i = 0; i < m->segment_count; i++) {
+        const struct disk *d = find_locked(m->disks, m->segments[i]->client);
+        double capacity = d && d->offloading ? (double)d->capacity_bytes : 0, used = 0;
+        if (d && d->segment) {
+            used = (double)atomic_load_explicit(&d->segment->disk_bytes, memory_order_relaxed);
+        }
+        uint32_t ppm = used < capacity ? (uint32_t)(1e6 * (1 - used / capacity)) : 0;
+        atomic_store_explicit(&m->segments[i]->ssd_free_ppm, ppm, memory_order_relaxed);
+    }
+    mc_lock_release(&m->disks->lock);
+    pthread_rwlock_unlock(&m->segments_lock);
+}
+
 void mc_disks_tick(struct mc_call *call) {
     struct mc_disks *disks = call->m->disks;
     struct mc_list expired;
@@ -335,6 +359,7 @@ void mc_disks_tick(struct mc_call *call) {
     }
     mc_lock_release(&disks->lock);
     drop_items(call, &expired, MARK_CLAIMED);
+    look_at_disks(call);
 }
 
 /* ---- what a client has written ---- */
@@ -391,6 +416,7 @@ static void add_replica(struct mc_call *call, struct mc_shard *shard, struct mc_
         .type = MC_REPLICA_LOCAL_DISK,
         .status = MC_REPLICA_COMPLETE};
     atomic_fetch_add_explicit(&s->disk_replicas, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->disk_bytes, o->size, memory_order_relaxed);
     mc_object_set_replicas(shard, o, all, count + 1);
 }
 

@@ -30,7 +30,10 @@ void mc_master_config_init(struct mc_master_config *config) {
                                         .promotion_admission_threshold = 2,
                                         .promotion_queue_limit = 50000,
                                         .promotion_max_per_heartbeat = 1,
-                                        .quota_bytes = 0};
+                                        .quota_bytes = 0,
+                                        .dynamic_window_ms = 10000,
+                                        .dynamic_qps = 0.8,
+                                        .dynamic_max_replicas = 2};
 }
 
 static const char *config_fault(const struct mc_master_config *c) {
@@ -45,7 +48,12 @@ static const char *config_fault(const struct mc_master_config *c) {
         return "default_kv_soft_pin_ttl must be between 1 and max_kv_soft_pin_ttl";
     }
     if (!c->allocation_strategy || !mc_placement_find(c->allocation_strategy)) {
-        return "allocation_strategy must be random, free_ratio_first or local_first";
+        return "allocation_strategy must be random, free_ratio_first, local_first, "
+               "ssd_free_ratio_first or cxl";
+    }
+    if (c->dynamic_replication != MC_DYNAMIC_OFF &&
+        (c->dynamic_window_ms == 0 || !(c->dynamic_qps >= 0))) {
+        return "dynamic replication needs a window and a rate that is not negative";
     }
     if (c->enable_multi_tenants && (!c->tenant_quota_policy || !c->tenant_quota_policy[0])) {
         return "enable_multi_tenants needs the file of quotas, tenant_quota_connector_uri";
@@ -97,6 +105,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->disks = mc_disks_create();
     m->promotions = mc_promotions_create();
     m->traffic = mc_traffic_create(config->eviction_policy);
+    m->heat = mc_heat_create(config);
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_init(&m->shards[i], &m->pages);
@@ -134,6 +143,7 @@ void mc_master_destroy(struct mc_master *m) {
     mc_drains_destroy(m->drains);
     mc_tasks_destroy(m->tasks);
     mc_traffic_destroy(m->traffic);
+    mc_heat_destroy(m->heat);
     mc_tenants_destroy(m->tenants);
     pthread_rwlock_destroy(&m->segments_lock);
     free((char *)m->config.root_fs_dir);
@@ -154,6 +164,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_budget_tick(&call);
     mc_tasks_tick(&call);
     mc_drains_tick(&call);
+    mc_heat_tick(&call);
     mc_disks_tick(&call);
     mc_promotions_tick(&call);
     mc_evict_tick(&call);

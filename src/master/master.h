@@ -41,7 +41,8 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t max_total_finished_tasks, max_total_pending_tasks, max_total_processing_tasks;
     uint64_t pending_task_timeout_ms, processing_task_timeout_ms;
     uint64_t max_retry_attempts;
-    const char *allocation_strategy; /* "random", "free_ratio_first", "local_first" */
+    /* "random", "free_ratio_first", "local_first", "ssd_free_ratio_first", "cxl" */
+    const char *allocation_strategy;
     const char *root_fs_dir;
     bool enable_disk_eviction;
     uint64_t quota_bytes;
@@ -57,7 +58,18 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t promotion_admission_threshold, promotion_queue_limit, promotion_max_per_heartbeat;
     bool enable_multi_tenants;       /* only tenants with a quota may write: docs/tenants.md */
     const char *tenant_quota_policy; /* path of the file with the quotas; must be there */
-    uint64_t seed;                   /* of placement and ids; 0 = from the system */
+    /* An object that is read more often than dynamic_qps times a second, over a window, is copied
+     * to another node until it has so many replicas in memory; the copies go when it is not any
+     * more. Observing counts and copies nothing. */
+    enum mc_dynamic_mode {
+        MC_DYNAMIC_OFF = 0,
+        MC_DYNAMIC_OBSERVE,
+        MC_DYNAMIC_ENFORCE
+    } dynamic_replication;
+    uint64_t dynamic_window_ms;
+    double dynamic_qps;
+    uint64_t dynamic_max_replicas;
+    uint64_t seed; /* of placement and ids; 0 = from the system */
     /* For tests only: a master that is wrong on purpose, so that a checker can prove that it would
      * notice. */
     enum mc_master_break {

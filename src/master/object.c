@@ -19,6 +19,7 @@ static bool freed_at_put_end(const struct mc_master *m, const struct mc_replica 
 
 void mc_extent_free(struct mc_master *m, const struct mc_replica *r, uint64_t size) {
     if (r->type == MC_REPLICA_LOCAL_DISK) {
+        atomic_fetch_sub_explicit(&r->segment->disk_bytes, size, memory_order_relaxed);
         /* release: whoever sees 0 may free the segment */
         atomic_fetch_sub_explicit(&r->segment->disk_replicas, 1, memory_order_release);
         return;

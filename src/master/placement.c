@@ -161,31 +161,72 @@ static void place_random(struct placement *p) {
 
 struct candidate {
     struct mc_segment *segment;
-    double free_ratio;
+    double free_ratio; /* of what the strategy looks at */
 };
 
-static int by_free_ratio(const void *a, const void *b) {
-    const struct candidate *x = a, *y = b;
-    return (x->free_ratio < y->free_ratio) - (x->free_ratio > y->free_ratio);
+/* The best of the sample that is left, which leaves it; NULL = none. A few are wanted of a few, so
+ * sorting would cost more. */
+static struct mc_segment *take_emptiest(struct candidate *sample, size_t *count) {
+    size_t best = 0;
+    if (*count == 0) {
+        return NULL;
+    }
+    for (size_t i = 1; i < *count; i++) {
+        best = sample[i].free_ratio > sample[best].free_ratio ? i : best;
+    }
+    struct mc_segment *s = sample[best].segment;
+    sample[best] = sample[--*count];
+    return s;
+}
+
+static double memory_free(const struct mc_segment *s) {
+    return 1.0 - (double)mc_allocator_used(s->allocator) / (double)s->info.size;
+}
+
+/* Those whose memory is as free stay apart, so that a cluster without disks is filled evenly. */
+static double ssd_free(const struct mc_segment *s) {
+    uint32_t ppm = atomic_load_explicit(&s->ssd_free_ppm, memory_order_relaxed);
+    return (double)ppm + memory_free(s);
 }
 
 /* The emptiest of a sample of neighbours in the table; when the sample has no room, anybody. */
-static void place_free_ratio_first(struct placement *p) {
+static void place_emptiest(struct placement *p, double (*free_ratio)(const struct mc_segment *s)) {
     struct mc_master *m = p->call->m;
     struct candidate sample[SAMPLE_MAX];
     size_t count = mc_min_u64((uint64_t)SAMPLE_FACTOR * (p->wanted - p->count), m->segment_count);
     size_t start = mc_random(m) % m->segment_count;
-    for (size_t i = 0; i < count; i++) {
-        struct mc_segment *s = m->segments[(start + i) % m->segment_count];
-        double used = (double)mc_allocator_used(s->allocator);
-        sample[i] = (struct candidate){s, 1.0 - used / (double)s->info.size};
+    for (size_t i = 0, at = start; i < count; i++, at++) {
+        at = at == m->segment_count ? 0 : at;
+        sample[i] = (struct candidate){m->segments[at], free_ratio(m->segments[at])};
     }
-    qsort(sample, count, sizeof(sample[0]), by_free_ratio);
-    for (size_t i = 0; i < count && p->count < p->wanted; i++) {
-        try_segment(p, sample[i].segment);
+    size_t left = count;
+    struct mc_segment *s;
+    while (p->count < p->wanted && (s = take_emptiest(sample, &left)) != NULL) {
+        try_segment(p, s);
     }
     if (p->count < p->wanted && count < m->segment_count) {
         place_random(p);
+    }
+}
+
+static void place_free_ratio_first(struct placement *p) {
+    place_emptiest(p, memory_free);
+}
+
+/* The nodes whose SSDs have most room, because what is placed there will be offloaded there. */
+static void place_ssd_free_ratio_first(struct placement *p) {
+    place_emptiest(p, ssd_free);
+}
+
+/* Memory of CXL devices, and no other. */
+static void place_cxl(struct placement *p) {
+    struct mc_master *m = p->call->m;
+    size_t start = mc_random(m) % m->segment_count;
+    for (size_t i = 0; i < m->segment_count && p->count < p->wanted; i++) {
+        struct mc_segment *s = m->segments[(start + i) % m->segment_count];
+        if (mc_str_eq(s->info.protocol, MC_STR("cxl"))) {
+            try_segment(p, s);
+        }
     }
 }
 
@@ -257,6 +298,8 @@ static const struct mc_placement_ops strategies[] = {
     {"random", place_random},
     {"free_ratio_first", place_free_ratio_first},
     {"local_first", place_local_first},
+    {"ssd_free_ratio_first", place_ssd_free_ratio_first},
+    {"cxl", place_cxl},
 };
 
 const struct mc_placement_ops *mc_placement_find(const char *name) {

@@ -73,6 +73,7 @@ void mc_traffic_asked(struct mc_call *call, const uint64_t *hashes, size_t count
 }
 void mc_traffic_read(struct mc_call *call, const uint64_t *hashes, size_t count) {
     note(call, MC_POLICY_READ, hashes, count);
+    mc_heat_read(call, hashes, count);
 }
 void mc_traffic_stored(struct mc_call *call, const uint64_t *hashes, size_t count) {
     note(call, MC_POLICY_STORE, hashes, count);

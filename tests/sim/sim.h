@@ -119,6 +119,7 @@ struct sim_profile {
     unsigned crash_client, crash_node, crash_master, cut, leave; /* shares of one fault event */
     uint64_t fault_period_ns;
     bool checksum;
+    bool heat;            /* dynamic replication */
     bool drains;          /* nodes are drained now and then */
     bool force;           /* removals may take what is leased */
     bool reuse_addresses; /* a node that restarts may have its memory where it was; only with

@@ -233,6 +233,11 @@ static void master_start(struct sim *sim) {
     config.max_retry_attempts = 3;
     config.allocation_strategy = profile->strategy;
     config.eviction_policy = profile->eviction_policy;
+    if (profile->heat) { /* hot keys get a second replica, which goes when they cool down */
+        config.dynamic_replication = MC_DYNAMIC_ENFORCE;
+        config.dynamic_window_ms = 700;
+        config.dynamic_qps = 3;
+    }
     config.eviction_ratio = profile->eviction_ratio;
     config.eviction_high_watermark_ratio = profile->watermark;
     config.seed = mc_rng_next(&sim->rng) | 1;
@@ -402,6 +407,7 @@ static void choose_profile(struct sim *sim) {
         .segment_bytes = one_of(sim, 4096, 8192, 16384),
         .round_bytes = one_of(sim, 300, 1000, 0),
         .strategy = sim_odds(sim, 50) ? "random" : "free_ratio_first",
+        .heat = sim_odds(sim, 40),
         .eviction_policy = (const char *[]){"lru", "s3fifo", "chain"}[sim_between(sim, 0, 2)],
         .eviction_ratio = one_of(sim, 5, 10, 30) / 100.0,
         .watermark = one_of(sim, 60, 90, 95) / 100.0,

@@ -40,7 +40,6 @@ def features_that_are_not_there(closing, scratch):
     for flag in ("enable_ha", "enable_oplog", "enable_snapshot", "enable_snapshot_restore", "promotion_on_hit", "enable_cxl"):
         refused(*ANY, f"--{flag}", words=[flag, "this build"])
     refused(*ANY, "--memory_allocator=cachelib", words=["memory_allocator", "offset"])
-    refused(*ANY, "--dynamic_replication_mode=enforce", words=["dynamic_replication_mode"])
 
 
 def every_upstream_flag_is_accepted_with_its_default(closing, scratch):

@@ -219,6 +219,75 @@ static void test_the_last_segment_with_room_is_found(void **state) {
     assert_int_equal(put(f, "k5", 1000), MC_NO_AVAILABLE_HANDLE);
 }
 
+static void report_ssd(struct fixture *f, struct mc_uuid client, int64_t bytes) {
+    struct mw_a_client_flag mount_args = {client, true};
+    struct mw_a_ssd_capacity capacity = {client, bytes};
+    struct mw_e_void r;
+    call(f, MC_RPC_MountLocalDiskSegment, &mount_args, &r);
+    assert_int_equal(r.error, MC_OK);
+    call(f, MC_RPC_ReportSsdCapacity, &capacity, &r);
+    assert_int_equal(r.error, MC_OK);
+}
+
+static void offloaded(struct fixture *f, struct mc_uuid client, const char *key, int64_t size) {
+    struct mw_disk_task task = {str("default"), str(key), size};
+    struct mw_storage_object object = {
+        .bucket_id = 1, .key_size = 9, .data_size = size, .endpoint = str("10.0.0.1:99")};
+    struct mw_a_offload_done args = {client, {&task, 1}, {&object, 1}};
+    struct mw_e_void r;
+    call(f, MC_RPC_NotifyOffloadSuccess, &args, &r);
+    assert_int_equal(r.error, MC_OK);
+}
+
+static void test_the_emptiest_ssd_comes_first(void **state) {
+    struct fixture *f = *state;
+    size_t count;
+    char key[16];
+    f->config.allocation_strategy = "ssd_free_ratio_first";
+    f->config.enable_offload = true;
+    fixture_restart(f);
+    mount_for(f, client_a, "a:1", FIXTURE_SEGMENT_BYTES);
+    mount_for(f, client_b, "b:1", FIXTURE_SEGMENT_BYTES);
+    mount_for(f, (struct mc_uuid){3, 3}, "none:1", FIXTURE_SEGMENT_BYTES);
+    report_ssd(f, client_a, 1000000);
+    report_ssd(f, client_b, 100000);
+    offloaded(f, client_b, "old", 20000); /* found there: a fifth of it is taken */
+    tick_for_ms(f, 1100);
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_string_equal(place(f, key, replicas(1), &count), "a:1");
+    }
+    offloaded(f, client_a, "older", 300000);
+    tick_for_ms(f, 1100);
+    for (int i = 20; i < 40; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_string_equal(place(f, key, replicas(1), &count), "b:1");
+    }
+    assert_int_equal(remove_key(f, "older", true), MC_OK);
+    tick_for_ms(f, 1100);
+    assert_string_equal(place(f, "last", replicas(1), &count), "a:1");
+    (void)place(f, "all", replicas(3), &count);
+    assert_int_equal(count, 3); /* a node without an SSD is better than none */
+}
+
+static void test_cxl_memory_only(void **state) {
+    struct fixture *f = *state;
+    size_t count;
+    char key[16];
+    f->config.allocation_strategy = "cxl";
+    fixture_restart(f);
+    mount(f, "tcp:1", FIXTURE_SEGMENT_BYTES);
+    assert_int_equal(put(f, "k", 1000), MC_NO_AVAILABLE_HANDLE);
+    struct mw_segment s = segment_of(f, "cxl:1", FIXTURE_SEGMENT_BYTES);
+    s.protocol = MC_STR("cxl");
+    assert_int_equal(mount_as(f, client_a, s), MC_OK);
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_string_equal(place(f, key, replicas(2), &count), "cxl:1");
+        assert_int_equal(count, 1);
+    }
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
@@ -230,6 +299,8 @@ int main(void) {
         TEST(test_local_first_fills_the_writers_host_then_the_others),
         TEST(test_the_same_node_is_preferred_by_whoever_asks),
         TEST(test_the_last_segment_with_room_is_found),
+        TEST(test_the_emptiest_ssd_comes_first),
+        TEST(test_cxl_memory_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
