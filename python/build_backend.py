@@ -4,7 +4,8 @@
     python3 python/build_backend.py D   the wheel into folder D (`make wheel`)
 
 CMake builds the modules and programs in build/wheel (MC_WHEEL: every file looks for libraries beside itself first). The shared
-libraries that a bare Debian lacks are put into mooncake/libs; files carry DT_RPATH, not RUNPATH, because the former also counts
+libraries that a bare Debian lacks are put into mooncake/libs, but for those of transport modules, which are of the machine's
+hardware: such a module is loaded where they are. Files carry DT_RPATH, not RUNPATH, because the former also counts
 for the libraries of libraries. The platform tag says the glibc that the files really ask for.
 """
 import base64
@@ -30,6 +31,8 @@ SCRIPTS = {
     "mooncake_http_metadata_server": "mooncake.http_metadata_server:main",
     "mc_store_rest_server": "mooncake.mooncake_store_service:sync_main",
 }
+# Transports that are loaded at run time, with the library that each is for.
+MODULES = {"transport-rdma.so": "libibverbs.so.1"}
 # Of the C library and its loader, which every Linux has; all else comes along.
 SYSTEM = re.compile(r"^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libresolv)[.-]")
 
@@ -77,6 +80,8 @@ def vendor(package):
     elves = [path for path in files if is_elf(path)]
     for path in elves:
         run("strip", "--strip-unneeded", path)
+        if os.path.basename(path) in MODULES:
+            continue
         listing = run("ldd", path, stdout=subprocess.PIPE).stdout
         for name, place in re.findall(r"^\s*(\S+) => (\S+) ", listing, re.MULTILINE):
             if place == "not":

@@ -6,10 +6,8 @@ object ends; the memory goes with the last mapping. A blob carries a digest of t
 it, and not from wrong bytes.
 """
 import ctypes
-import hashlib
 import mmap as _mmap
 import os
-import secrets
 import struct
 import weakref
 
@@ -69,13 +67,14 @@ class SharedSegment:
             raise RuntimeError("InvalidArgument: Shared segment rank_id and owner_rank must be below world_size")
         if not SharedSegment.supported(mmap, host_register):
             raise RuntimeError("NotImplemented: this build shares host memory only (mmap=True, host_register=False)")
+        import hashlib  # Not at the import of the engine, which seldom needs it.
         self = SharedSegment(token=_TOKEN)
         declared = repr((name, size, world_size, owner_rank)).encode()
         self._digest = struct.unpack("<Q", hashlib.sha256(declared).digest()[:8])[0]
         self._size, self._world, self._rank, self._owner, self._ready, self._memory = size, world_size, rank_id, owner_rank, False, None
         own = b""
         if rank_id == owner_rank:
-            path = f"/mcss_{os.getpid()}_{secrets.token_hex(8)}"
+            path = f"/mcss_{os.getpid()}_{os.urandom(8).hex()}"
             try:
                 self._memory = _mapped(path, size, True)
             except OSError as error:

@@ -75,10 +75,22 @@ def the_tier(closing, scratch):
     check_lines("bench_tier", text, rf"^tier\s+(write|read|read x1)\s+{NUMBER} GB/s", 4)
 
 
+def the_python_package(closing, scratch):
+    if not (BIN.parent / "python" / "mooncake" / "store.abi3.so").exists():
+        return
+    report = scratch / "python.json"
+    bench = pathlib.Path(__file__).resolve().parents[2] / "bench" / "bench_python.py"
+    answer = subprocess.run([sys.executable, bench, BIN.parent, "--rounds", "1", "--seconds", "0.005", "--json", report],
+                            capture_output=True, text=True, timeout=280)
+    check(answer.returncode == 0, f"bench_python: {answer.stdout}{answer.stderr}")
+    check_lines("bench_python", answer.stdout, rf"^\w.*\s{NUMBER}\s", 12)
+    check(len(json.loads(report.read_text())["ours"]) >= 13, "bench_python writes JSON")
+
+
 def none_is_forgotten(closing, scratch):
     known = set(SMALL) | OTHERS | NEEDS_HARDWARE
     built = {path.name for path in BIN.glob("bench_*")}
     check(built <= known, f"these have no line here: {sorted(built - known)}")
 
 
-main(the_simple_ones, the_transfer_engine, the_store, the_master, the_tier, none_is_forgotten)
+main(the_simple_ones, the_transfer_engine, the_store, the_master, the_tier, the_python_package, none_is_forgotten)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The wheel as a user gets it: built, installed in a bare environment of every Python here from 3.10 on, used. What its files ask
 of the system is counted."""
+import ctypes.util
 import glob
 import os
 import re
@@ -16,6 +17,8 @@ NEWEST_GLIBC = 36  # Debian 12
 IMPORT_MS = 50
 # Of the C library; a file may need nothing else that is not in the wheel.
 SYSTEM = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+
+MODULES = {"transport-rdma.so": {"libibverbs.so.1"}}
 
 
 def run(*argv, **keywords):
@@ -47,13 +50,18 @@ def check_files(package):
     for path in elves:
         dynamic = run("readelf", "-d", path)
         needed = set(re.findall(r"\(NEEDED\).*\[(\S+)\]", dynamic))
-        assert needed <= names | SYSTEM, f"{path} needs {needed - names - SYSTEM}"
+        own = MODULES.get(os.path.basename(path), set())  # Loaded at run time; only it may need what not every machine has.
+        assert needed <= names | SYSTEM | own, f"{path} needs {needed - names - SYSTEM - own}"
         for paths in re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", dynamic):
             if "/libs/" not in path:
                 assert all(p.startswith("$ORIGIN") for p in paths.split(":")), f"{path}: {paths}"
         newest = max([newest, *(int(n) for n in re.findall(r"GLIBC_2\.(\d+)", run("objdump", "-T", path)))])
     assert newest <= NEWEST_GLIBC, f"glibc 2.{newest}"
     print(f"files: {len(elves)} binaries, glibc 2.{newest}")
+    assert not any(name.startswith("libibverbs") for name in names), names
+    if "transport-rdma.so" in names and ctypes.util.find_library("ibverbs"):
+        module = ctypes.CDLL(os.path.join(package, "transport-rdma.so"))
+        assert module.mc_rdma_provider, "no provider"
 
 
 def check_symbols(package):
