@@ -56,7 +56,7 @@ def unpacked(build, requirement, version, packages=()):
     return client, others
 
 
-def drive(build, requirement, script, packages=(), env=(), timeout=120):
+def drive(build, requirement, script, packages=(), env=(), timeout=400):
     """Runs the driver script against a master and a node of ours; its exit status."""
     if not os.path.exists(os.path.join(build, "python", "mooncake", "store.abi3.so")):
         print("skipped: this build has no Python package")

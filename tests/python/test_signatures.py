@@ -62,7 +62,7 @@ print("names " + json.dumps(found))
 
 def names(python, env):
     done = subprocess.run([python, "-c", LIST, *MODULES], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=120)
+                          timeout=300)
     line = [line for line in done.stdout.splitlines() if line.startswith("names ")]
     if not line:
         raise SystemExit(f"{python} says no names: {done.stderr[-2000:]}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`cmake --install` to a fresh prefix, then what a user does: every example is compiled by pkg-config against what was
 installed, and run; C, C++ and upstream's interface as target and initiator of each other, and the store's example
-against an installed master and node."""
+against an installed master and node; and a program written for upstream's C++ client, with the flags of LMCache's build."""
 import itertools
 import os
 import pathlib
@@ -32,9 +32,13 @@ def install(prefix):
     return pages[0].parent, {"PKG_CONFIG_PATH": str(pages[0].parent), "LD_LIBRARY_PATH": str(pages[0].parent.parent)}
 
 
-def compile_all(prefix, env):
+def sanitizers():
     sanitizer = re.search(r"^MC_SANITIZE:\w+=(.+)$", (BUILD / "CMakeCache.txt").read_text(), re.M)
-    sanitize = [f"-fsanitize={sanitizer.group(1)}"] if sanitizer else []
+    return [f"-fsanitize={sanitizer.group(1)}"] if sanitizer else []
+
+
+def compile_all(prefix, env):
+    sanitize = sanitizers()
     programs = {}
     for name, (compiler, package, flags) in EXAMPLES.items():
         if not shutil.which(compiler):
@@ -48,6 +52,17 @@ def compile_all(prefix, env):
     return programs
 
 
+def native_connector(prefix, env, lib, master):
+    """As LMCache builds its connector: MOONCAKE_INCLUDE_DIR, MOONCAKE_LIB_DIR, -std=c++20, -lstore."""
+    if not shutil.which("c++"):
+        print("        native_connector.cpp: there is no c++", flush=True)
+        return
+    program = prefix / "native_connector"
+    good(["c++", "-std=c++20", "-Wall", "-Wextra", "-Werror", *sanitizers(), "-I", prefix / "prefix" / "include",
+          pathlib.Path(__file__).with_name("native_connector.cpp"), "-o", program, "-L", lib, "-lstore", "-pthread"])
+    check("64 chunks came back" in good([program, master.rpc], env=env), "the connector's verdict")
+
+
 def pair(closing, env, target, initiator):
     waiting = Process([target, "target"], env)
     closing.append(waiting)
@@ -58,7 +73,7 @@ def pair(closing, env, target, initiator):
 
 
 def examples(closing, scratch):
-    _, env = install(scratch / "prefix")
+    pages, env = install(scratch / "prefix")
     programs = compile_all(scratch, env)
     movers = [p for n, p in programs.items() if n.startswith("move")]
     check(len(movers) >= 2, f"compiled: {list(programs)}")
@@ -72,6 +87,7 @@ def examples(closing, scratch):
     closing.append(master)
     closing.append(Node(scratch / "prefix" / "bin", master))
     check("every byte came back" in good([programs["objects.c"], master.rpc], env=env), "the store's example")
+    native_connector(scratch, env, pages.parent, master)
 
 
 os.environ.pop("LD_PRELOAD", None)
