@@ -25,7 +25,9 @@ class ReplicateConfig(Structure):
     _fields_ = [("replica_num", c_uint64), ("with_soft_pin", c_bool), ("soft_pin_ttl_ms", c_uint64),
                 ("with_hard_pin", c_bool), ("preferred_segments", POINTER(c_char_p)),
                 ("preferred_segment_count", c_size_t), ("prefer_same_node", c_bool), ("group_ids", POINTER(c_char_p)),
-                ("group_id_count", c_size_t), ("without_soft_pin", c_bool), ("data_type", c_uint8)]
+                ("group_id_count", c_size_t), ("without_soft_pin", c_bool), ("data_type", c_uint8),
+                ("ttl_ms", c_uint64), ("condition", c_int), ("expected", POINTER(c_uint64)),
+                ("expected_count", c_size_t)]
 
 
 class Slice(Structure):

@@ -37,7 +37,7 @@ def wrong_command_lines(closing, scratch):
 
 
 def features_that_are_not_there(closing, scratch):
-    for flag in ("enable_ha", "enable_oplog", "enable_snapshot", "enable_snapshot_restore", "promotion_on_hit", "enable_cxl"):
+    for flag in ("enable_ha", "enable_oplog", "enable_snapshot", "enable_snapshot_restore", "enable_cxl"):
         refused(*ANY, f"--{flag}", words=[flag, "this build"])
     refused(*ANY, "--memory_allocator=cachelib", words=["memory_allocator", "offset"])
 
