@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "te/internal.h"
 #include "wire/file_segment.h"
+#include "wire/segment_desc_fabric.h"
 
 static uint64_t now_ns(void) {
     return mc_now_ns(mc_clock_system());
@@ -31,6 +32,7 @@ struct mc_peer_desc *mc_segment_desc(struct mc_segment *segment) {
 void mc_peer_desc_put(struct mc_peer_desc *desc) {
     if (desc != NULL && atomic_fetch_sub_explicit(&desc->refs, 1, memory_order_acq_rel) == 1) {
         mc_rdma_desc_free(desc->rdma);
+        mc_fabric_desc_free(desc->fabric);
         if (desc->files != NULL) {
             mc_file_parts_free(desc->files);
             free(desc->files);
@@ -89,6 +91,8 @@ static struct mc_peer_desc *desc_from_wire(struct mc_segment_desc *wire, const c
     }
     desc->rdma = wire->rdma;
     wire->rdma = NULL;
+    desc->fabric = wire->fabric;
+    wire->fabric = NULL;
     return desc;
 }
 

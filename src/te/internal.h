@@ -237,6 +237,7 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
 extern const struct mc_transport_ops mc_transport_local_ops;
 extern const struct mc_transport_ops mc_transport_file_ops;
 extern const struct mc_transport_ops mc_transport_stage_ops;
+extern const struct mc_transport_ops mc_transport_fabric_ops;
 
 /* plan.c */
 /* Of every slice of a request but the last. */

@@ -70,6 +70,7 @@ struct mc_peer_desc {
     struct mc_peer_buffer *buffers; /* sorted by addr */
     bool has_device_memory;         /* of some of them */
     struct mc_rdma_desc *rdma;      /* NICs and keys (wire/segment_desc.h); NULL = none */
+    struct mc_fabric_desc *fabric;  /* devices and keys of libfabric; NULL = none */
     struct mc_file_parts *files;    /* of a file segment (wire/file_segment.h); NULL = memory */
 };
 

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "wire/segment_desc_fabric.h"
 #include "wire/segment_desc_rdma.h"
 
 void mc_segment_desc_timestamp(char out[40]) {
@@ -65,9 +66,9 @@ static json_t *encode_ours(const struct mc_segment_desc *desc) {
     char hi[24], lo[24];
     snprintf(hi, sizeof(hi), "%016llx", (unsigned long long)desc->engine_id.hi);
     snprintf(lo, sizeof(lo), "%016llx", (unsigned long long)desc->engine_id.lo);
-    json_t *ours = json_pack("{s:[s, s], s:s, s:i, s:s, s:o}", "engine_id", hi, lo, "boot_id",
-                             desc->boot_id, "pid", (int)desc->pid, "shm_socket", desc->shm_socket,
-                             "shm", encode_shm(desc));
+    json_t *ours =
+        json_pack("{s:[s, s], s:s, s:i, s:s, s:o}", "engine_id", hi, lo, "boot_id", desc->boot_id,
+                  "pid", (int)desc->pid, "shm_socket", desc->shm_socket, "shm", encode_shm(desc));
     json_t *devices = encode_devices(desc);
     if (json_array_size(devices) > 0) { /* else absent, as it was before there was staging */
         json_object_set(ours, "device_memory", devices);
@@ -279,6 +280,11 @@ static enum mc_status decode_ours(const json_t *root, struct mc_segment_desc *de
         return bad("malformed mooncake_c");
     }
     desc->pid = (int32_t)pid;
+    const char *why = NULL;
+    desc->fabric = mc_fabric_desc_decode(ours, &why);
+    if (why != NULL) {
+        return bad(why);
+    }
     MC_TRY(decode_devices(ours, desc));
     return decode_shm(ours, desc);
 }
@@ -368,4 +374,6 @@ void mc_segment_desc_free(struct mc_segment_desc *desc) {
     desc->buffer_count = 0;
     mc_rdma_desc_free(desc->rdma);
     desc->rdma = NULL;
+    mc_fabric_desc_free(desc->fabric);
+    desc->fabric = NULL;
 }

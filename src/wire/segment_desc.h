@@ -66,7 +66,8 @@ struct mc_segment_desc {
     char shm_socket[64];      /* ours; "" */
     size_t buffer_count;
     struct mc_segment_desc_buffer *buffers;
-    struct mc_rdma_desc *rdma; /* decoding only; NULL = none */
+    struct mc_rdma_desc *rdma;     /* decoding only; NULL = none */
+    struct mc_fabric_desc *fabric; /* the same; wire/segment_desc_fabric.h */
 };
 
 /* A new jansson object, to which transports add what they have to say ("mooncake_c" is a member
