@@ -51,6 +51,7 @@ void mc_ops_destroy(struct mc_ops *ops) {
     pthread_mutex_destroy(&ops->lock);
     free((char *)ops->tenant.ptr);
     free((char *)ops->host_id.ptr);
+    free((char *)ops->fsdir.ptr);
     free(ops);
 }
 

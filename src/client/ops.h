@@ -54,6 +54,8 @@ struct mc_ops_counters {
 
 struct mc_ops;
 struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *config);
+/* Asks the master whether it wants copies of objects in files, and where; before any put. */
+void mc_ops_find_files(struct mc_ops *ops);
 void mc_ops_destroy(struct mc_ops *ops); /* no call is running; open views end */
 struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops);
 

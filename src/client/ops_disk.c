@@ -176,6 +176,9 @@ void mc_ops_disk_read(struct mc_ops *ops, struct mc_ops_call *call, struct mc_op
     for (size_t i = 0; i < count; i++) {
         reads[i].done = ops->port->ops->peer_call == NULL;
         reads[i].status = MC_INVALID_REPLICA;
+        if (reads[i].file.len > 0) {
+            mc_ops_file_read(ops, &reads[i]);
+        }
     }
     for (;;) {
         gather(reads, count, group);

@@ -42,6 +42,7 @@ struct get_key {
     unsigned attempts;
     enum mc_status failure; /* of the last attempt */
     struct mc_str disk;     /* a node that has it on SSD; {NULL, 0} = none */
+    struct mc_str file;     /* or the file that has it */
     uint64_t disk_size;
     bool done;
 };
@@ -284,13 +285,21 @@ static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_
     }
 }
 
-/* Who has the key on SSD, copied: the answer's strings do not live as long as the chunk. */
+/* Who has the key on SSD, or else in which file it is, copied: the answer's strings do not live as
+ * long as the chunk. */
 static void note_disk(struct get_chunk *chunk, struct get_key *key) {
     const struct mw_replica *replica = key->list.replicas.items;
     for (size_t i = 0; key->disk.len == 0 && i < key->list.replicas.count; i++) {
         if (replica[i].tag == MW_TAG_LOCAL_DISK && replica[i].status == MC_REPLICA_COMPLETE) {
             key->disk = mc_arena_str(&chunk->call->arena, replica[i].local_disk.endpoint);
             key->disk_size = replica[i].local_disk.object_size;
+        }
+    }
+    for (size_t i = 0; key->disk.len + key->file.len == 0 && i < key->list.replicas.count; i++) {
+        if (replica[i].tag == MW_TAG_DISK && replica[i].status == MC_REPLICA_COMPLETE &&
+            mc_ops_file_allowed(chunk->ops, replica[i].disk.file_path)) {
+            key->file = mc_arena_str(&chunk->call->arena, replica[i].disk.file_path);
+            key->disk_size = replica[i].disk.object_size;
         }
     }
 }
@@ -522,7 +531,7 @@ static void read_chunk(struct get_chunk *chunk) {
 /* Looks at the key again as one that comes from a disk; false when there is nothing to read. */
 static bool prepare_disk(struct get_key *key) {
     enum mc_status why = key->item->status;
-    if (!key->done || key->disk.len == 0 ||
+    if (!key->done || key->disk.len + key->file.len == 0 ||
         (why != MC_INVALID_REPLICA && why != MC_TRANSFER_FAIL)) {
         return false;
     }
@@ -555,6 +564,7 @@ static void describe_disk_read(struct get_chunk *chunk, struct get_key *key,
     }
     *out = (struct mc_ops_disk_read){.key = key->key,
                                      .endpoint = key->disk,
+                                     .file = key->file,
                                      .size = key->disk_size,
                                      .pieces = pieces,
                                      .piece_count = count};
@@ -568,7 +578,8 @@ static void verify_disk(struct get_chunk *chunk, struct get_key *key, enum mc_st
         mc_checksum_slices(slices, piece_count(key), key->size) != key->list.checksum.value) {
         mc_metric_add(&ops->counters.checksum_mismatches, 1);
         mc_error("the bytes read from an SSD are not the bytes written: key=%.*s endpoint=%.*s",
-                 (int)key->key.len, key->key.ptr, (int)key->disk.len, key->disk.ptr);
+                 (int)key->key.len, key->key.ptr, (int)(key->disk.len + key->file.len),
+                 key->disk.len > 0 ? key->disk.ptr : key->file.ptr);
         status = MC_CHECKSUM_MISMATCH;
     }
     finish(key, status);

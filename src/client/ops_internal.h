@@ -43,6 +43,7 @@ struct mc_ops {
     struct mc_uuid client;
     struct mc_str tenant;
     struct mc_str host_id;
+    struct mc_str fsdir; /* ops_file.c: of files with copies of objects; empty = there are none */
     uint64_t timeout_ns;
     bool checksum;
     uint64_t round_bytes;
@@ -128,7 +129,8 @@ size_t mc_ops_avoided(struct mc_ops *ops, struct mc_arena *arena,
 /* One object that only other nodes' disks have; it goes to the slices, which are as long. */
 struct mc_ops_disk_read {
     struct mc_str key;
-    struct mc_str endpoint; /* the owner's RPC server */
+    struct mc_str endpoint; /* the owner's RPC server; or */
+    struct mc_str file;     /* of a shared file system */
     uint64_t size;
     const struct mc_store_range *pieces; /* in memory, by their offset in the object */
     size_t piece_count;
@@ -138,6 +140,14 @@ struct mc_ops_disk_read {
 /* ops_disk.c: asks the owners to bring the objects to memory, moves them here, says so. */
 void mc_ops_disk_read(struct mc_ops *ops, struct mc_ops_call *call, struct mc_ops_disk_read *reads,
                       size_t count, uint64_t deadline_ns);
+
+#define MC_OPS_PATH_MAX 4096u
+/* The path lies below the directory of ours. */
+bool mc_ops_file_allowed(const struct mc_ops *ops, struct mc_str path);
+MC_MUST_USE enum mc_status mc_ops_file_write(struct mc_ops *ops, struct mc_str path,
+                                             const struct mc_slice *slices, size_t count,
+                                             uint64_t length);
+void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read);
 
 /* At the end of the ops: gives back views that the application forgot. */
 void mc_ops_view_release_all(struct mc_ops *ops);

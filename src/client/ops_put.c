@@ -50,9 +50,10 @@ struct put_key {
     struct mw_opt_u64 checksum;
     struct mc_vec replicas; /* of struct mw_replica, as PutStart answered */
     enum put_state state;
-    bool has_disk;  /* the master also waits for a file that this client does not write */
-    bool misplaced; /* a replica could not be written, and no byte of it can arrive any more */
-    bool crowded;   /* there was no room beside the nodes to avoid: do not avoid them */
+    bool has_disk;      /* the master also waits for a file; */
+    struct mc_str file; /* where, if this client is to write it */
+    bool misplaced;     /* a replica could not be written, and no byte of it can arrive any more */
+    bool crowded;       /* there was no room beside the nodes to avoid: do not avoid them */
     uint64_t contested_until_ns; /* waits for another writer; 0 = does not */
 };
 
@@ -280,10 +281,22 @@ static enum mc_status accept_replicas(struct put_key *key, const struct mw_e_vec
     return memory > 0 ? MC_OK : MC_INVALID_REPLICA;
 }
 
+/* Copied: the answer's strings do not live as long as the chunk. */
+static void note_file(struct put_chunk *chunk, struct put_key *key) {
+    const struct mw_replica *replica = key->replicas.items;
+    for (size_t i = 0; key->has_disk && !chunk->upsert && i < key->replicas.count; i++) {
+        if (replica[i].tag == MW_TAG_DISK &&
+            mc_ops_file_allowed(chunk->ops, replica[i].disk.file_path)) {
+            key->file = mc_arena_str(&chunk->call->arena, replica[i].disk.file_path);
+        }
+    }
+}
+
 static void started(struct put_chunk *chunk, struct put_key *key, const struct mw_e_vec *answer) {
     enum mc_status status = accept_replicas(key, answer);
     if (status == MC_OK) {
         key->state = PUT_STARTED;
+        note_file(chunk, key);
     } else if (status == MC_OBJECT_ALREADY_EXISTS) { /* of an upsert: one of an absent key */
         /* Content-addressed use: the object is there, and stays as it is. */
         fail(key, PUT_EXISTS, MC_OK);
@@ -442,14 +455,14 @@ static struct put_key **select_keys(struct put_chunk *chunk, enum put_state stat
     return selected;
 }
 
-/* Ends keys[0..n); *answers holds a struct mw_e_void for each. */
+/* Ends replicas of keys[0..n); *answers holds a struct mw_e_void for each. */
 static enum mc_status send_end(struct put_chunk *chunk, struct put_key **keys, size_t n,
-                               uint64_t deadline_ns, struct mc_vec *answers) {
+                               int32_t type, uint64_t deadline_ns, struct mc_vec *answers) {
     struct mc_ops *ops = chunk->ops;
     if (n == 1) {
         struct mw_a_put_end args = {.client = chunk->writer,
                                     .meta = {keys[0]->key, keys[0]->checksum},
-                                    .type = MC_REPLICA_ALL,
+                                    .type = type,
                                     .tenant = ops->tenant};
         struct mw_e_void *answer = mc_arena_alloc(&chunk->call->arena, sizeof(*answer));
         *answers = (struct mc_vec){answer, 1};
@@ -466,10 +479,8 @@ static enum mc_status send_end(struct put_chunk *chunk, struct put_key **keys, s
         return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchUpsertEnd, &args, answers, n,
                                 deadline_ns, MC_OPS_IDEMPOTENT);
     }
-    struct mw_a_batch_put_end args = {.client = chunk->writer,
-                                      .metas = {metas, n},
-                                      .type = MC_REPLICA_ALL,
-                                      .tenant = ops->tenant};
+    struct mw_a_batch_put_end args = {
+        .client = chunk->writer, .metas = {metas, n}, .type = type, .tenant = ops->tenant};
     return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchPutEnd, &args, answers, n, deadline_ns,
                             MC_OPS_IDEMPOTENT);
 }
@@ -502,13 +513,13 @@ static enum mc_status send_revoke(struct put_chunk *chunk, struct put_key **keys
                             MC_OPS_IDEMPOTENT);
 }
 
-/* Files that the master also waits for are not this client's to write. */
+/* Files that the master also waits for, and that are not, or could not be, written. */
 static void revoke_files(struct put_chunk *chunk, struct put_key **keys, size_t n,
                          uint64_t deadline_ns) {
     struct put_key **files = mc_arena_alloc(&chunk->call->arena, n * sizeof(*files));
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
-        if (keys[i]->has_disk) {
+        if (keys[i]->has_disk && keys[i]->file.len == 0) {
             files[count++] = keys[i];
         }
     }
@@ -517,6 +528,33 @@ static void revoke_files(struct put_chunk *chunk, struct put_key **keys, size_t 
         send_revoke(chunk, files, count, MC_REPLICA_DISK, deadline_ns, &answers) != MC_OK) {
         mc_warn_limited("file replicas could not be revoked: keys=%zu", count);
     }
+}
+
+/* The files of keys that can be read by now; what happens to them is no failure of the put. */
+static void write_files(struct put_chunk *chunk, struct put_key **keys, size_t n,
+                        uint64_t deadline_ns) {
+    struct put_key **written = mc_arena_alloc(&chunk->call->arena, n * sizeof(*written));
+    struct put_key **lost = mc_arena_alloc(&chunk->call->arena, n * sizeof(*lost));
+    size_t good = 0, bad = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct put_key *key = keys[i];
+        if (key->file.len == 0) {
+            continue;
+        }
+        bool done = key->state == PUT_DONE &&
+                    mc_ops_file_write(chunk->ops, key->file, key->item->slices,
+                                      key->item->slice_count, key->length) == MC_OK;
+        *(done ? &written[good++] : &lost[bad++]) = key;
+    }
+    struct mc_vec answers;
+    if (good > 0 &&
+        send_end(chunk, written, good, MC_REPLICA_DISK, deadline_ns, &answers) != MC_OK) {
+        mc_warn_limited("the master was not told of files: keys=%zu", good);
+    }
+    for (size_t i = 0; i < bad; i++) {
+        lost[i]->file.len = 0; /* as one that is not written */
+    }
+    revoke_files(chunk, lost, bad, deadline_ns);
 }
 
 static void end(struct put_chunk *chunk) {
@@ -530,12 +568,13 @@ static void end(struct put_chunk *chunk) {
     uint64_t deadline = mc_max_u64(chunk->deadline_ns, least);
     revoke_files(chunk, keys, n, deadline);
     struct mc_vec answers;
-    enum mc_status status = send_end(chunk, keys, n, deadline, &answers);
+    enum mc_status status = send_end(chunk, keys, n, MC_REPLICA_ALL, deadline, &answers);
     const struct mw_e_void *answer = answers.items;
     for (size_t i = 0; i < n; i++) {
         enum mc_status own = status != MC_OK ? status : mc_ops_status(answer[i].error);
         fail(keys[i], own == MC_OK ? PUT_DONE : PUT_REVOKE, own);
     }
+    write_files(chunk, keys, n, deadline);
 }
 
 static void revoke(struct put_chunk *chunk) {

@@ -372,6 +372,7 @@ static enum mc_status open_steps(struct mc_store *store, const struct mc_store_o
         return status;
     }
     atomic_store_explicit(&store->healthy, true, memory_order_relaxed);
+    mc_ops_find_files(store->ops);
     if (o->ssd_offload_path != NULL) { /* first: what is put into our memory is to be offloaded */
         MC_TRY(mc_store_offload_start(store, o));
     }

@@ -1,0 +1,155 @@
+/*
+ * DISK replicas: copies of objects in files of a file system that all clients share, as a master
+ * with a root directory wants them. The file holds the value and nothing else; its path is in the
+ * replica's descriptor.
+ *
+ * The client that puts an object writes its file after the object can be read from memory, and
+ * tells the master; a reader turns to the file when nothing else is left. Paths are taken only
+ * below the directory that the master named when the store was opened. A file is complete when it
+ * is at its place: it is written beside it and renamed.
+ */
+#include "client/ops_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+void mc_ops_find_files(struct mc_ops *ops) {
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_e_storage answer = {0};
+    enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_GetStorageConfig, NULL, &answer,
+                                       mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
+    struct mc_str fsdir = answer.value.fsdir;
+    if (status == MC_OK && answer.error == 0 && fsdir.len > 0) {
+        char *directory = mc_str_dup(fsdir);
+        char *root = mc_str_dup(fsdir);
+        char *slash = strrchr(root, '/');
+        if (slash != NULL && slash != root) {
+            *slash = '\0';
+        }
+        if (access(root, R_OK | W_OK | X_OK) == 0) {
+            ops->fsdir = mc_str_from(directory);
+            mc_info("copies of objects are kept in files: directory=%s", directory);
+        } else {
+            mc_warn("the master's directory for copies of objects cannot be used here: "
+                    "directory=%s errno=%d reason=\"%s\"",
+                    directory, errno, strerror(errno));
+            free(directory);
+        }
+        free(root);
+    }
+    mc_ops_end(ops, call);
+}
+
+bool mc_ops_file_allowed(const struct mc_ops *ops, struct mc_str path) {
+    const struct mc_str *dir = &ops->fsdir;
+    return dir->len > 0 && path.len > dir->len + 1 && path.len < MC_OPS_PATH_MAX &&
+           memcmp(path.ptr, dir->ptr, dir->len) == 0 && path.ptr[dir->len] == '/' &&
+           memchr(path.ptr, '\0', path.len) == NULL &&
+           memmem(path.ptr, path.len, "/../", 4) == NULL;
+}
+
+/* The directories between the master's and the file. */
+static bool make_directories(const struct mc_ops *ops, char *path) {
+    bool good = true;
+    for (char *at = path + ops->fsdir.len; at != NULL && good; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        good = mkdir(path, 0755) == 0 || errno == EEXIST;
+        *at = '/';
+    }
+    return good;
+}
+
+static bool write_slices(int fd, const struct mc_slice *slices, size_t count, uint64_t length) {
+    for (size_t i = 0; i < count && length > 0; i++) {
+        size_t left = mc_min_u64(slices[i].length, length);
+        const char *at = slices[i].ptr;
+        length -= left;
+        while (left > 0) {
+            ssize_t done = write(fd, at, left);
+            if (done < 0 && errno != EINTR) {
+                return false;
+            }
+            at += done > 0 ? done : 0;
+            left -= done > 0 ? (size_t)done : 0;
+        }
+    }
+    return fdatasync(fd) == 0;
+}
+
+enum mc_status mc_ops_file_write(struct mc_ops *ops, struct mc_str path,
+                                 const struct mc_slice *slices, size_t count, uint64_t length) {
+    struct mc_buf temporary = {0};
+    const char *step = "make directories";
+    int fd = -1;
+    if (!mc_ops_file_allowed(ops, path)) {
+        mc_warn_limited("the master names a file outside of its directory: path=%.*s",
+                        (int)path.len, path.ptr);
+        return MC_INVALID_REPLICA;
+    }
+    char *name = mc_str_dup(path);
+    mc_buf_printf(&temporary, "%s.tmp.%d.%d", name, (int)getpid(), (int)gettid());
+    bool good = make_directories(ops, name);
+    if (good) {
+        step = "open";
+        fd = open(mc_buf_cstr(&temporary), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        good = fd >= 0;
+    }
+    if (good) {
+        step = "write";
+        good = write_slices(fd, slices, count, length) && rename(temporary.data, name) == 0;
+    }
+    if (!good) {
+        int error = errno;
+        mc_warn_limited("a copy of an object cannot be written: path=%s step=\"%s\" errno=%d "
+                        "reason=\"%s\"",
+                        name, step, error, strerror(error));
+        (void)unlink(mc_buf_cstr(&temporary));
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    mc_buf_free(&temporary);
+    free(name);
+    return good ? MC_OK : MC_FILE_WRITE_FAIL;
+}
+
+static bool read_piece(int fd, const struct mc_store_range *piece) {
+    char *at = piece->ptr;
+    for (uint64_t done = 0; done < piece->length;) {
+        ssize_t got = pread(fd, at + done, piece->length - done, (off_t)(piece->offset + done));
+        if (got == 0 || (got < 0 && errno != EINTR)) {
+            return false;
+        }
+        done += got > 0 ? (uint64_t)got : 0;
+    }
+    return true;
+}
+
+void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read) {
+    read->done = true;
+    read->status = MC_INVALID_REPLICA;
+    if (!mc_ops_file_allowed(ops, read->file)) {
+        return;
+    }
+    char *name = mc_str_dup(read->file);
+    struct stat info;
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    bool good = fd >= 0 && fstat(fd, &info) == 0 && (uint64_t)info.st_size == read->size;
+    for (size_t i = 0; i < read->piece_count && good; i++) {
+        good = read_piece(fd, &read->pieces[i]);
+    }
+    read->status = good ? MC_OK : MC_FILE_READ_FAIL;
+    if (!good) {
+        mc_warn_limited("a copy of an object cannot be read: path=%s bytes=%llu errno=%d", name,
+                        (unsigned long long)read->size, errno);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    free(name);
+}
