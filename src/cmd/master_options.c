@@ -271,7 +271,6 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->enable_oplog, "enable_oplog: this build has no op log"},
         {o->enable_snapshot, "enable_snapshot: this build has no snapshots"},
         {o->enable_snapshot_restore, "enable_snapshot_restore: this build has no snapshots"},
-        {o->root_fs_dir[0] != '\0', "root_fs_dir: this build writes no disk replicas"},
         {o->enable_multi_tenants && strcmp(o->tenant_quota_connector_type, "file") != 0,
          "tenant_quota_connector_type: this build has only the connector 'file'"},
         {o->enable_cxl, "enable_cxl: this build has no CXL memory"},
@@ -350,6 +349,7 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->max_retry_attempts = o->max_retry_attempts;
     core->allocation_strategy = o->allocation_strategy;
     core->root_fs_dir = o->root_fs_dir;
+    core->cluster_id = o->cluster_id;
     core->enable_disk_eviction = o->enable_disk_eviction;
     core->quota_bytes = o->quota_bytes;
     core->metadata_limit_bytes =

@@ -42,7 +42,7 @@ struct mc_replica {
     struct mc_segment *segment;
     uint64_t offset;
     uint32_t handle; /* of the segment's allocator */
-    uint8_t type;   /* enum mc_replica_type: MEMORY, or LOCAL_DISK, which has no offset or handle */
+    uint8_t type;   /* enum mc_replica_type: MEMORY; DISK and LOCAL_DISK have no offset or handle */
     uint8_t status; /* enum mc_replica_status */
 };
 _Static_assert(sizeof(struct mc_replica) == 32, "one replica, half a cache line");
@@ -115,6 +115,7 @@ struct mc_object {
     uint8_t list; /* enum mc_object_list */
     bool has_checksum : 1;
     bool hard_pin : 1;
+    uint8_t file : 2;      /* files.c: the writer is to make a file, or has */
     uint8_t announced : 2; /* media that mc_object_event was told of */
     char bytes[];          /* tenant, then key */
 };
@@ -287,6 +288,7 @@ struct mc_master {
     struct mc_drains *drains;
     struct mc_disks *disks;
     struct mc_promotions *promotions;
+    struct mc_segment *files;   /* of DISK replicas; NULL without root_fs_dir */
     struct mc_tenants *tenants; /* NULL without enable_multi_tenants */
     struct mc_heat *heat;       /* NULL with dynamic_replication off */
     uint64_t next_ssd_look_ms;  /* tick only */
@@ -552,6 +554,20 @@ enum mc_status mc_disk_forget(struct mc_call *call, const struct mc_key *key,
 /* After RemoveAll: disks that hold nothing any more may be emptied. */
 void mc_disks_removed_all(struct mc_master *m);
 enum mc_status mc_disk_poll_wipe(struct mc_call *call, struct mc_uuid client, bool *wipe);
+
+/* ---- files.c: all but forget need the shard's lock ---- */
+
+void mc_file_describe(struct mc_call *call, const struct mc_object *o, uint64_t id, int32_t status,
+                      struct mw_replica *out);
+/* The object was just made: adds a file to what its writer is to write, where there are files. */
+void mc_file_want(struct mc_call *call, struct mc_object *o, struct mc_vec *replicas);
+/* The object has become readable: so does a file that is there already. */
+void mc_file_settle(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
+/* PutEnd and PutRevoke of the kind DISK, by the object's writer. */
+enum mc_status mc_file_end(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
+enum mc_status mc_file_revoke(struct mc_object *o);
+/* A client has deleted the file. */
+enum mc_status mc_file_forget(struct mc_call *call, const struct mc_key *key);
 
 /* ---- promote.c: back from the SSD; without promotion_on_hit an error, or nothing ---- */
 

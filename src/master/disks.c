@@ -125,7 +125,7 @@ void mc_offload_cancel(struct mc_object *o) {
 
 bool mc_object_on_disk(struct mc_object *o) {
     for (unsigned i = 0; i < o->replica_count; i++) {
-        if (mc_object_replica(o, i)->type == MC_REPLICA_LOCAL_DISK) {
+        if (mc_object_replica(o, i)->type != MC_REPLICA_MEMORY) {
             return true;
         }
     }

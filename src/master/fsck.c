@@ -67,7 +67,7 @@ static bool audit_object(void *ctx, struct mc_shard *shard, struct mc_object *o)
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
         uint64_t offset = 0, size = 0;
-        if (r->type == MC_REPLICA_LOCAL_DISK) {
+        if (r->type != MC_REPLICA_MEMORY) {
             continue; /* no extent */
         }
         add_extent(a, r->segment, r->handle, o->size, o);

@@ -64,6 +64,20 @@ static const char *config_fault(const struct mc_master_config *c) {
     return NULL;
 }
 
+/* The cluster's own below what its clients share; "" = no files. */
+static char *own_directory(const struct mc_master_config *config) {
+    struct mc_buf path = {0};
+    if (config->root_fs_dir && config->root_fs_dir[0] != '\0') {
+        mc_buf_puts(&path, config->root_fs_dir);
+        if (config->cluster_id && config->cluster_id[0] != '\0') {
+            mc_buf_printf(&path, "/%s", config->cluster_id);
+        }
+    }
+    char *own = mc_strdup(mc_buf_cstr(&path));
+    mc_buf_free(&path);
+    return own;
+}
+
 struct mc_master *mc_master_create(const struct mc_master_config *config,
                                    const struct mc_clock *clock, struct mc_metrics *metrics) {
     const char *fault = config_fault(config);
@@ -84,7 +98,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     }
     memset(m, 0, sizeof(*m));
     m->config = *config;
-    m->config.root_fs_dir = config->root_fs_dir ? mc_strdup(config->root_fs_dir) : mc_strdup("");
+    m->config.root_fs_dir = own_directory(config);
     m->clock = clock;
     m->metrics = metrics;
     m->placement = mc_placement_find(config->allocation_strategy);
@@ -106,6 +120,9 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->promotions = mc_promotions_create();
     m->traffic = mc_traffic_create(config->eviction_policy);
     m->heat = mc_heat_create(config);
+    if (m->config.root_fs_dir[0] != '\0') {
+        m->files = mc_segment_disk_make(m, (struct mc_uuid){0}, MC_STR(""));
+    }
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_init(&m->shards[i], &m->pages);
@@ -135,6 +152,9 @@ void mc_master_destroy(struct mc_master *m) {
     }
     mc_discard_destroy(m);
     mc_disks_destroy(m);
+    if (m->files) {
+        mc_segment_disk_free(m->files);
+    }
     mc_promotions_destroy(m->promotions);
     mc_segment_table_destroy(m);
     mc_clients_destroy(m);

@@ -43,7 +43,8 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t max_retry_attempts;
     /* "random", "free_ratio_first", "local_first", "ssd_free_ratio_first", "cxl" */
     const char *allocation_strategy;
-    const char *root_fs_dir;
+    /* DISK replicas: a directory that all clients share, and the cluster's own below it. */
+    const char *root_fs_dir, *cluster_id;
     bool enable_disk_eviction;
     uint64_t quota_bytes;
     uint64_t metadata_limit_bytes; /* of the index; 0 = none. At it new objects are refused */

@@ -18,7 +18,7 @@ static bool freed_at_put_end(const struct mc_master *m, const struct mc_replica 
 }
 
 void mc_extent_free(struct mc_master *m, const struct mc_replica *r, uint64_t size) {
-    if (r->type == MC_REPLICA_LOCAL_DISK) {
+    if (r->type != MC_REPLICA_MEMORY) {
         atomic_fetch_sub_explicit(&r->segment->disk_bytes, size, memory_order_relaxed);
         /* release: whoever sees 0 may free the segment */
         atomic_fetch_sub_explicit(&r->segment->disk_replicas, 1, memory_order_release);
@@ -32,7 +32,7 @@ void mc_extent_free(struct mc_master *m, const struct mc_replica *r, uint64_t si
 
 void mc_discard_later(struct mc_master *m, const struct mc_replica *r, uint64_t size,
                       uint64_t free_at_ms) {
-    if (r->type == MC_REPLICA_LOCAL_DISK) { /* its owner copies before it gives out */
+    if (r->type != MC_REPLICA_MEMORY) { /* its owner copies before it gives out */
         mc_extent_free(m, r, size);
         return;
     }
@@ -364,6 +364,10 @@ void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_o
 void mc_describe(struct mc_call *call, const struct mc_object *o, const struct mc_replica *r,
                  struct mw_replica *out) {
     const struct mc_segment *s = r->segment;
+    if (r->type == MC_REPLICA_DISK) {
+        mc_file_describe(call, o, r->id, r->status, out);
+        return;
+    }
     unsigned slot = s->serial % MC_CALL_SEGMENT_CACHE;
     if (call->seen[slot].serial != s->serial) { /* serials start at 1 */
         /* copies: the segment may go as soon as the shard's lock is released */

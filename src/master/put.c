@@ -143,6 +143,7 @@ static enum mc_status put_start_locked(struct mc_call *call, struct mc_shard *sh
     }
     MC_TRY(allocate_and_create_locked(call, shard, key, put, &o));
     describe_all(call, o, replicas);
+    mc_file_want(call, o, replicas);
     return MC_OK;
 }
 
@@ -225,6 +226,9 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
     struct mc_object *o;
     MC_TRY(find_for_writer(call, shard, key, client, &o));
     unsigned ended = 0, complete = 0;
+    if (type == MC_REPLICA_DISK) {
+        return mc_file_end(call, shard, o);
+    }
     for (unsigned i = 0; i < o->replica_count; i++) {
         struct mc_replica *r = mc_object_replica(o, i);
         if (type_matches(r, type)) {
@@ -252,6 +256,7 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
     mc_life_begin(call, shard, o);
     mc_object_list_complete(shard, o, false);
     mc_object_announce(call->m, o);
+    mc_file_settle(call, shard, o);
     if (call->m->config.enable_offload && !call->m->config.offload_on_evict) {
         (void)mc_offload_queue(call, shard, o, call->m->config.offloading_queue_limit);
     }
@@ -273,6 +278,9 @@ static enum mc_status put_revoke_locked(struct mc_call *call, struct mc_shard *s
     struct mc_object *o;
     MC_TRY(find_for_writer(call, shard, key, client, &o));
     unsigned matching = 0;
+    if (type == MC_REPLICA_DISK) {
+        return mc_file_revoke(o);
+    }
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
         if (type_matches(r, type) && r->status != MC_REPLICA_PROCESSING) {

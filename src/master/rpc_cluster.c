@@ -89,17 +89,16 @@ void mc_rpc_ServiceReady(struct mc_call *call, const void *args, void *ret) {
     r->value = MC_STR(SERVICE_VERSION);
 }
 
-/* The directory of DISK replicas: there is no such tier in this master, and "" is how upstream says
- * so. */
+/* The directory of DISK replicas; "" = there are none. */
 void mc_rpc_GetFsdir(struct mc_call *call, const void *args, void *ret) {
     struct mw_e_str *r = ret;
-    r->value = MC_STR("");
+    r->value = mc_str_from(call->m->config.root_fs_dir);
 }
 
 void mc_rpc_GetStorageConfig(struct mc_call *call, const void *args, void *ret) {
     struct mw_e_storage *r = ret;
     r->value =
-        (struct mw_storage_config){.fsdir = MC_STR(""),
+        (struct mw_storage_config){.fsdir = mc_str_from(call->m->config.root_fs_dir),
                                    .enable_disk_eviction = call->m->config.enable_disk_eviction,
                                    .quota_bytes = call->m->config.quota_bytes};
 }
@@ -201,7 +200,6 @@ ANSWERS(DynamicReplicaCopyRevoke, MC_UNAVAILABLE_IN_CURRENT_MODE)
 ANSWERS(GetAllNoFSegments, MC_OK)
 ANSWERS(GetNoFSegmentsByName, MC_OK)
 
-/* There are no DISK replicas, so none is found. */
 static int32_t evict_disk(struct mc_call *call, struct mc_uuid client, struct mc_str tenant,
                           struct mc_str user, int32_t type) {
     struct mc_key key;
@@ -211,7 +209,8 @@ static int32_t evict_disk(struct mc_call *call, struct mc_uuid client, struct mc
     }
     MC_TRY(mc_tenant_normalise(tenant, &scope));
     MC_TRY(mc_key_make(call->m, scope, user, &key));
-    return type == MC_REPLICA_DISK ? MC_OBJECT_NOT_FOUND : mc_disk_forget(call, &key, client);
+    return type == MC_REPLICA_DISK ? mc_file_forget(call, &key)
+                                   : mc_disk_forget(call, &key, client);
 }
 
 void mc_rpc_EvictDiskReplica(struct mc_call *call, const void *args, void *ret) {

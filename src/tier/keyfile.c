@@ -1,53 +1,8 @@
 /* Names and heads of files that hold one object. See tier/keyfile.h. */
 #include "tier/keyfile.h"
 
-#include "tier/tier.h"
-
 #define TAG_KEY   0x0a /* field 1, bytes */
 #define TAG_VALUE 0x12 /* field 2, bytes */
-
-/* ---- the name ---- */
-
-#define HASH_SEED     0xc70f6907u
-#define HASH_MULTIPLY 0xc6a4a7935bd1e995ull
-
-static uint64_t load_le(const char *at, size_t bytes) {
-    uint64_t value = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        value |= (uint64_t)(uint8_t)at[i] << 8 * i;
-    }
-    return value;
-}
-
-static uint64_t mix(uint64_t value) {
-    return value ^ value >> 47;
-}
-
-/* MurmurHash64A as libstdc++ seeds it. */
-static uint64_t std_hash(struct mc_str key) {
-    uint64_t hash = HASH_SEED ^ key.len * HASH_MULTIPLY;
-    size_t whole = key.len / 8 * 8;
-    for (size_t i = 0; i < whole; i += 8) {
-        hash ^= mix(load_le(key.ptr + i, 8) * HASH_MULTIPLY) * HASH_MULTIPLY;
-        hash *= HASH_MULTIPLY;
-    }
-    if (whole < key.len) {
-        hash ^= load_le(key.ptr + whole, key.len - whole);
-        hash *= HASH_MULTIPLY;
-    }
-    return mix(mix(hash) * HASH_MULTIPLY);
-}
-
-void mc_keyfile_path(const char *directory, struct mc_str key, struct mc_buf *out) {
-    static const char odd[] = "/\\:*?\"<>|"; /* and NUL, which ends the literal */
-    uint64_t hash = std_hash(key);
-    mc_buf_printf(out, "%s/%c/%c/", directory, (char)('a' + (hash & 15)),
-                  (char)('a' + (hash >> 4 & 15)));
-    for (size_t i = 0; i < key.len; i++) {
-        mc_buf_putc(out, memchr(odd, key.ptr[i], sizeof(odd)) != NULL ? '_' : key.ptr[i]);
-    }
-    (void)mc_buf_cstr(out); /* callers use out->data */
-}
 
 /* ---- the content ---- */
 

@@ -1,11 +1,7 @@
 /*
- * One object, one file: upstream's file_per_key_storage_backend, and the same names for DISK
- * replicas. Private to the room but for mc_keyfile_path (tier/tier.h).
- *
- * The name is <directory>/<c1>/<c2>/<key, characters that file systems dislike replaced by _>,
- * where c1 and c2 are letters from a to p taken from the low byte of libstdc++'s std::hash<string>
- * of the key. The content is the protobuf message { 1: bytes key, 2: bytes value }, of which
- * upstream reads no other form, so a checksum cannot be in it.
+ * One object, one file: upstream's file_per_key_storage_backend. The name is that of io/key_path.h;
+ * the content is the protobuf message { 1: bytes key, 2: bytes value }, of which upstream reads no
+ * other form, so a checksum cannot be in it. Private to the room.
  */
 #ifndef MC_TIER_KEYFILE_H
 #define MC_TIER_KEYFILE_H

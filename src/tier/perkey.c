@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "io/key_path.h"
 
 #define SCRATCH  ".mooncake.tmp"
 #define CRC_NAME "user.mooncake.crc32c"
@@ -95,7 +96,7 @@ static bool perkey_find(struct mc_tier_backend *face, struct mc_str key, uint64_
 
 static enum mc_status unlink_key(struct perkey_backend *b, struct mc_str key) {
     struct mc_buf path = {0};
-    mc_keyfile_path(b->directory.data, key, &path);
+    mc_key_path(mc_str_from(b->directory.data), key, &path);
     enum mc_status status = MC_OK;
     if (unlink(mc_buf_cstr(&path)) != 0 && errno != ENOENT) {
         mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "io/key_path.h"
 #include "tier/keyfile.h"
 
 struct writing {
@@ -60,7 +61,7 @@ static bool make_room(struct perkey_backend *b, uint64_t bytes) {
         struct mc_tier_entry *victim = mc_tier_index_find_hash(&b->index, hash);
         MC_ASSERT(victim != NULL); /* the order knows those in the index */
         mc_buf_clear(&path);
-        mc_keyfile_path(b->directory.data, mc_tier_entry_key(victim), &path);
+        mc_key_path(mc_str_from(b->directory.data), mc_tier_entry_key(victim), &path);
         (void)unlink(mc_buf_cstr(&path)); /* gone, or found again by the next start */
         mc_tier_lost_add(&lost, mc_tier_entry_key(victim));
         perkey_drop_locked(b, victim);
@@ -122,7 +123,7 @@ static void write_one(struct perkey_backend *b, struct writing *w, unsigned numb
     w->entry->crc = mc_tier_crc(item->value, item->size);
     w->entry->has_crc = true;
     snprintf(w->scratch, sizeof(w->scratch), "%d.%u", (int)getpid(), number);
-    mc_keyfile_path(b->directory.data, item->key, &w->path);
+    mc_key_path(mc_str_from(b->directory.data), item->key, &w->path);
     mc_keyfile_head(item->key, item->size, &head);
     scratch_path(b, w, &scratch);
     if (!make_directories(b, &w->path)) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "io/key_path.h"
 #include "tier/keyfile.h"
 
 #define TRIES 3u
@@ -44,7 +45,7 @@ static bool look_up(struct perkey_backend *b, struct reading *r) {
 static bool open_file(struct perkey_backend *b, struct reading *r) {
     bool direct;
     mc_buf_clear(&r->path);
-    mc_keyfile_path(b->directory.data, r->read->key, &r->path);
+    mc_key_path(mc_str_from(b->directory.data), r->read->key, &r->path);
     r->head = mc_keyfile_head_bytes(r->read->key.len, r->read->size);
     r->read->status = mc_file_open(mc_buf_cstr(&r->path), O_RDONLY, false, &r->fd, &direct);
     if (r->read->status != MC_OK) {

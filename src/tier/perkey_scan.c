@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "io/key_path.h"
 #include "tier/keyfile.h"
 
 struct found {
@@ -65,7 +66,7 @@ static struct mc_tier_entry *look_at(struct perkey_backend *b, const char *path,
         *broken = true;
     } else {
         struct mc_buf name = {0};
-        mc_keyfile_path(b->directory.data, key, &name);
+        mc_key_path(mc_str_from(b->directory.data), key, &name);
         if (strcmp(mc_buf_cstr(&name), path) == 0) {
             entry = mc_tier_entry_make(key);
             entry->size = size;

@@ -53,9 +53,6 @@ struct mc_tier_config {
     void *lost_ctx;
 };
 
-/* Where the object of a key lies below `directory` when it has a file of its own; appended. */
-void mc_keyfile_path(const char *directory, struct mc_str key, struct mc_buf *out);
-
 #define MC_TIER_NO_BUCKET (-1) /* bucket_id of an object that has a file of its own */
 
 struct mc_tier;

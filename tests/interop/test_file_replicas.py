@@ -27,10 +27,10 @@ def wait_until(what, condition):
         time.sleep(0.1)
 
 
-def copies_outlive_the_memory(peers):
+def copies_outlive_the_memory(peers, master_of):
     root = tempfile.mkdtemp(prefix="mc_root_")
     try:
-        master = peers.master(NEWEST, args=(f"--root_fs_dir={root}", "--cluster_id=shared", "--default_kv_lease_ttl=200",
+        master = peers.master(master_of, args=(f"--root_fs_dir={root}", "--cluster_id=shared", "--default_kv_lease_ttl=200",
                                             "--client_ttl=3"))
         node = peers.node("ours", master, segment=str(64 << 20))
         clients = {who: peers.store(who, master) for who in ("ours", NEWEST)}
@@ -52,4 +52,12 @@ def copies_outlive_the_memory(peers):
         shutil.rmtree(root, ignore_errors=True)
 
 
-main(copies_outlive_the_memory)
+def with_upstreams_master(peers):
+    copies_outlive_the_memory(peers, NEWEST)
+
+
+def with_our_master(peers):
+    copies_outlive_the_memory(peers, "ours")
+
+
+main(with_upstreams_master, with_our_master)

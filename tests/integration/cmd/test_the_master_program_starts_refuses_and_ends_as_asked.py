@@ -26,7 +26,6 @@ def refused(*flags, words, program="mooncake_master"):
 def wrong_command_lines(closing, scratch):
     refused("--no_such_flag=1", words=["ERROR: unknown command line flag 'no_such_flag'"])
     refused("--eviction_ratio=1.5", words=["eviction_ratio", "1.5"])
-    refused("--root_fs_dir=/srv/kv", words=["root_fs_dir", "disk replicas"])
     refused("--rpc_port=70000", words=["rpc_port", "70000"])
     refused("--default_kv_lease_ttl=ten", words=["default_kv_lease_ttl", "ten"])
     refused("--allocation_strategy=best", words=["allocation_strategy", "free_ratio_first"])

@@ -193,7 +193,7 @@ static void test_a_client_forgets_its_own(void **state) {
     assert_int_equal(written(f, "k", 8192, true), 0);
     assert_int_equal(forget(f, "k", client_b, MC_REPLICA_LOCAL_DISK), MC_REPLICA_NOT_FOUND);
     assert_int_equal(forget(f, "k", client_a, MC_REPLICA_MEMORY), MC_INVALID_PARAMS);
-    assert_int_equal(forget(f, "k", client_a, MC_REPLICA_DISK), MC_OBJECT_NOT_FOUND);
+    assert_int_equal(forget(f, "k", client_a, MC_REPLICA_DISK), MC_REPLICA_NOT_FOUND);
     expect(f, "k", 0, 1);
     assert_int_equal(forget(f, "k", client_a, MC_REPLICA_LOCAL_DISK), 0);
     expect(f, "k", 0, -1);
