@@ -114,6 +114,32 @@ static char *metadata_of(const json_t *all) {
     return length < 0 ? NULL : text;
 }
 
+/* What is left for the engine's policy, which knows upstream's keys: all that is not applied here.
+ * tent_set_config has only text; what reads as a number, a truth or a list is one. NULL: no memory.
+ */
+static char *policy_of(const json_t *all) {
+    static const char *const applied[] = {"local_segment_name", "metadata_type", "metadata_servers",
+                                          "rpc_server_hostname", "rpc_server_port"};
+    json_t *left = json_copy((json_t *)(uintptr_t)all), *value;
+    const char *key;
+    void *next;
+    for (size_t i = 0; i < sizeof(applied) / sizeof(applied[0]); i++) {
+        (void)json_object_del(left, applied[i]); /* perhaps it is not there */
+    }
+    json_object_foreach_safe(left, next, key, value) {
+        json_t *read = json_is_string(value)
+                           ? json_loads(json_string_value(value), JSON_DECODE_ANY, NULL)
+                           : NULL;
+        if (read != NULL && !json_is_string(read)) {
+            (void)json_object_set(left, key, read);
+        }
+        json_decref(read);
+    }
+    char *text = json_dumps(left, JSON_COMPACT);
+    json_decref(left);
+    return text;
+}
+
 enum mc_status tent_config_apply(struct mc_engine_options *options,
                                  struct tent_config_texts *texts) {
     json_t *all = json_object();
@@ -126,15 +152,18 @@ enum mc_status tent_config_apply(struct mc_engine_options *options,
         texts->metadata = metadata_of(all);
         texts->name = strdup(text_of(all, "local_segment_name"));
         texts->host = strdup(text_of(all, "rpc_server_hostname"));
+        texts->policy = policy_of(all);
     }
     json_decref(all);
-    if (texts->metadata == NULL || texts->name == NULL || texts->host == NULL) {
+    if (texts->metadata == NULL || texts->name == NULL || texts->host == NULL ||
+        texts->policy == NULL) {
         tent_config_free(texts);
         return MC_INVALID_PARAMS;
     }
     options->metadata = texts->metadata;
     options->local_name = texts->name;
     options->host = texts->host;
+    options->policy = texts->policy;
     return MC_OK;
 }
 
@@ -142,5 +171,6 @@ void tent_config_free(struct tent_config_texts *texts) {
     free(texts->metadata);
     free(texts->name);
     free(texts->host);
+    free(texts->policy);
     *texts = (struct tent_config_texts){0};
 }

@@ -10,7 +10,7 @@
 /* Environment, file and keys put over the defaults. `texts` owns the strings in `options`; free it.
  * MC_INVALID_PARAMS after the reason was logged. */
 struct tent_config_texts {
-    char *metadata, *name, *host;
+    char *metadata, *name, *host, *policy;
 };
 MC_MUST_USE enum mc_status tent_config_apply(struct mc_engine_options *options,
                                              struct tent_config_texts *texts);

@@ -23,6 +23,7 @@ SMALL = {
     "bench_tcp": (["0.0005", "all"], rf"^(read|write)\s+\d+\s+\d+\s+\d+ \|\s+{NUMBER}\s+{NUMBER}\s+{NUMBER} \|", 20),
     "bench_checksum": (["1"], rf"^(put|get)\s+\d+ KiB:\s+{NUMBER} GB/s without,\s+{NUMBER} with: x{NUMBER}$", 8),
     "bench_placement": (["20000"], rf"^\S+\s+\d+\s+\d+\s+\d+\s+\d+\s+x{NUMBER}\s+{NUMBER}$", 20),
+    "bench_fabric": (["0.005"], rf"^(read|write)\s+\d+\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}$", 8),
     "bench_sched": (["--seconds=0.005", "--rounds=1"], NUMBER, 5),
 }
 # Those that need more than a line here: the functions below; or hardware: they say so themselves.

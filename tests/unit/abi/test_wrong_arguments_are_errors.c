@@ -312,6 +312,19 @@ static void test_tent_configurations_that_cannot_be(void **state) {
     tent_set_config("metadata_type", "http");
     assert_null(tent_create_engine()); /* without servers */
     tent_set_config("metadata_type", "p2p");
+    /* Keys of the policy, by their type. */
+    tent_set_config("max_failover_attempts", "many");
+    assert_null(tent_create_engine());
+    tent_set_config("max_failover_attempts", "3");
+    tent_set_config("qos/weights", "[4, 2]");
+    assert_null(tent_create_engine());
+    tent_set_config("qos/weights", "[4, 2, 1]");
+    tent_set_config("transports/shm/enable", "perhaps");
+    assert_null(tent_create_engine());
+    tent_set_config("transports/shm/enable", "false");
+    tent_engine_t good = tent_create_engine();
+    assert_non_null(good);
+    tent_destroy_engine(good);
     setenv("MC_TENT_CONF", "{\"rpc_server_port\": ", 1);
     assert_null(tent_create_engine());
     unsetenv("MC_TENT_CONF");
