@@ -162,7 +162,7 @@ static void test_a_killed_writer_loses_only_what_was_not_acknowledged(void **sta
         }
     }
     unsigned acknowledged = 0;
-    for (unsigned n = 0; n < 20; n++) {
+    for (unsigned n = 0; n < 6; n++) {
         assert_int_equal(read(pipes[0], &acknowledged, sizeof(acknowledged)), sizeof(acknowledged));
     }
     kill(child, SIGKILL);
@@ -362,7 +362,7 @@ static void test_readers_and_eviction_get_along(void **state) {
         readers[i] = (struct reader){tier, &stop, 0};
         pthread_create(&threads[i], NULL, read_on, &readers[i]);
     }
-    for (unsigned round = 0; round < 12; round++) {
+    for (unsigned round = 0; round < 6; round++) {
         assert_ok(put(tier, round % 6 * 10, 10, 0));
     }
     __atomic_store_n(&stop, true, __ATOMIC_RELEASE);
