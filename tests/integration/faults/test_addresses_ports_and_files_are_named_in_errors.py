@@ -18,7 +18,7 @@ PORTS = ["--port=0", "--metrics_port=0", "--http_metadata_server_port=0"]
 
 
 def fails(args, *words, status=1):
-    done = run(args, timeout=30)
+    done = run(args, timeout=120)
     said = (done.stdout + done.stderr).decode(errors="replace")
     check_equal(done.returncode, status, f"{args}: {said}")
     for word in words:
