@@ -34,6 +34,12 @@ function(mc_link_label_helpers test label)
       target_compile_definitions(mooncake_sim_master PRIVATE MC_SHARD_BITS=3u)
       target_link_libraries(mooncake_sim_master PRIVATE mooncake_static)
       target_link_libraries(mooncake_test_sim PUBLIC $<TARGET_OBJECTS:mooncake_sim_master>)
+      # The simulated disk stands below libc: tests/sim/disk.h.
+      foreach(call open64 close read write writev pread64 pwrite64 ftruncate64 fallocate64 fsync fdatasync
+              sync_file_range stat64 fstat64 statvfs64 opendir readdir64 closedir mkdir rename unlink flock
+              fsetxattr fgetxattr io_uring_queue_init)
+        target_link_options(mooncake_test_sim PUBLIC -Wl,--wrap=${call})
+      endforeach()
     endif()
     target_link_libraries(mooncake_test_${label} PUBLIC mooncake_test_support)
   endif()
