@@ -457,9 +457,9 @@ enum mc_status mc_offload_open(const struct mc_offload_config *config, struct mc
     off->config.tier.lost = note_lost;
     off->config.tier.lost_ctx = off;
     pthread_mutex_init(&off->lock, NULL);
-    off->buffers =
-        mc_offload_buffers_create(config->memory, config->memory_bytes, config->gc_ttl_ms,
-                                  config->ops->port->ops->clock(config->ops->port));
+    off->buffers = mc_offload_buffers_create(config->memory, config->memory_bytes,
+                                             config->gc_ttl_ms, config->ops->client.lo, /* random */
+                                             config->ops->port->ops->clock(config->ops->port));
     enum mc_status status = mc_tier_open(&off->config.tier, &off->tier);
     if (status != MC_OK) {
         mc_offload_close(off);
@@ -486,4 +486,8 @@ void mc_offload_close(struct mc_offload *off) {
     mc_buf_free(&off->lost);
     pthread_mutex_destroy(&off->lock);
     free(off);
+}
+
+struct mc_tier *mc_offload_tier(struct mc_offload *off) {
+    return off->tier;
 }

@@ -18,9 +18,10 @@
  * region that peers can reach; pieces of it are lent for a time. Thread safe.
  */
 struct mc_offload_buffers;
-/* `memory` is aligned for the tier, and the caller's. */
+/* `memory` is aligned for the tier, and the caller's. Batches are numbered from `first` on: late
+ * words about one that an earlier process lent must not end one of this. */
 struct mc_offload_buffers *mc_offload_buffers_create(void *memory, uint64_t bytes, uint64_t ttl_ms,
-                                                     const struct mc_clock *clock);
+                                                     uint64_t first, const struct mc_clock *clock);
 void mc_offload_buffers_destroy(struct mc_offload_buffers *buffers); /* NULL is allowed */
 /* Aligned for the tier. MC_BUFFER_OVERFLOW: too much is lent just now. */
 MC_MUST_USE enum mc_status mc_offload_buffers_take(struct mc_offload_buffers *buffers,
@@ -59,6 +60,7 @@ void mc_offload_goodbye(struct mc_offload *off); /* the disk goes; asks once */
 
 /* offload_promote.c: asks what is to come back to memory, and does it; how many there were. */
 size_t mc_offload_promote(struct mc_ops *ops, struct mc_tier *tier, struct mc_str segment);
+struct mc_tier *mc_offload_tier(struct mc_offload *off); /* for looking inside */
 
 /* An mc_rpc_handler; `offload` is a struct mc_offload. For any number of threads. */
 void mc_offload_serve(void *offload, const struct mc_rpc_request *request,

@@ -27,11 +27,12 @@ struct mc_offload_buffers {
 };
 
 struct mc_offload_buffers *mc_offload_buffers_create(void *memory, uint64_t bytes, uint64_t ttl_ms,
-                                                     const struct mc_clock *clock) {
+                                                     uint64_t first, const struct mc_clock *clock) {
     struct mc_offload_buffers *b = mc_zalloc(sizeof(*b));
     b->clock = clock;
     b->base = memory;
     b->bytes = bytes;
+    b->last_batch = first;
     b->ttl_ns = (ttl_ms + GRACE_MS) * MC_MS;
     mc_list_init(&b->pieces);
     pthread_mutex_init(&b->lock, NULL);

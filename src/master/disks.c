@@ -13,8 +13,10 @@
  *
  * What a client says it has written is believed only for the very object that it was told to write:
  * the object carries a mark that ends with it, so bytes of a removed or replaced object never get a
- * replica. The exception is a client that has just mounted its disk and tells what it found there:
- * until its first heartbeat it may name objects that the index does not have.
+ * replica. Its words name no mark; it is that of the oldest task of this key that this client was
+ * given and has not yet answered, and a task that waits no longer stays on the list until no answer
+ * can be on its way any more. The exception is a client that has just mounted its disk and tells
+ * what it found there: until its first heartbeat it may name objects that the index does not have.
  *
  * The queues' lock is a leaf; queue items are copies of keys, looked up again when they are taken.
  */
@@ -40,12 +42,14 @@ struct item {
 struct disk {
     struct disk *next;
     struct mc_uuid client;
-    struct mc_segment *segment;     /* NULL until the client has written or found something */
-    bool offloading;                /* the client takes tasks */
-    bool adopting;                  /* it has mounted and not yet sent a heartbeat */
-    bool wipe;                      /* everything was removed: it may empty its disk */
-    int64_t capacity_bytes;         /* as reported */
-    struct mc_list queued, claimed; /* items, the oldest first */
+    struct mc_segment *segment; /* NULL until the client has written or found something */
+    bool offloading;            /* the client takes tasks */
+    bool adopting;              /* it has mounted and not yet sent a heartbeat */
+    bool wipe;                  /* everything was removed: it may empty its disk */
+    int64_t capacity_bytes;     /* as reported */
+    /* Items, the oldest first. Claimed: the client has them; late: it had them for so long that
+     * their objects do not wait any more. */
+    struct mc_list queued, claimed, late;
     uint64_t queued_count;
 };
 
@@ -79,6 +83,7 @@ static void items_free(struct mc_list *items) {
 static void disk_free(struct disk *d) {
     items_free(&d->queued);
     items_free(&d->claimed);
+    items_free(&d->late);
     free(d);
 }
 
@@ -191,6 +196,7 @@ enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool o
         d->client = client;
         mc_list_init(&d->queued);
         mc_list_init(&d->claimed);
+        mc_list_init(&d->late);
         d->next = disks->all;
         disks->all = d;
         disks->count++;
@@ -339,6 +345,25 @@ static void look_at_disks(struct mc_call *call) {
     pthread_rwlock_unlock(&m->segments_lock);
 }
 
+static struct item *item_copy(const struct item *item) {
+    size_t bytes = sizeof(*item) + item->tenant_len + item->key_len;
+    return memcpy(mc_alloc(bytes), item, bytes);
+}
+
+/* Frees what nobody can still answer. */
+static void forget_late_locked(struct mc_call *call, struct disk *d) {
+    uint64_t timeout = mc_max_u64(call->m->config.put_start_release_timeout_ms,
+                                  call->m->config.put_start_discard_timeout_ms);
+    for (unsigned n = 0; n < EXPIRED_PER_TICK && !mc_list_empty(&d->late); n++) {
+        struct item *item = mc_container_of(d->late.next, struct item, link);
+        if (call->now_ms < item->claimed_ms + timeout) {
+            break;
+        }
+        mc_list_del(&item->link);
+        free(item);
+    }
+}
+
 void mc_disks_tick(struct mc_call *call) {
     struct mc_disks *disks = call->m->disks;
     struct mc_list expired;
@@ -347,13 +372,15 @@ void mc_disks_tick(struct mc_call *call) {
     mc_list_init(&expired);
     mc_lock_acquire(&disks->lock);
     for (struct disk *d = disks->all; d; d = d->next) {
+        forget_late_locked(call, d);
         while (!mc_list_empty(&d->claimed) && count < EXPIRED_PER_TICK) {
             struct item *item = mc_container_of(d->claimed.next, struct item, link);
             if (call->now_ms < item->claimed_ms + timeout) {
                 break;
             }
             mc_list_del(&item->link);
-            mc_list_push_back(&expired, &item->link);
+            mc_list_push_back(&d->late, &item->link);
+            mc_list_push_back(&expired, &item_copy(item)->link);
             count++;
         }
     }
@@ -436,8 +463,38 @@ static enum mc_status adopt(struct mc_call *call, struct mc_shard *shard, const 
     return MC_OK;
 }
 
-static void written_one(struct mc_call *call, struct mc_segment *s, bool adopting,
-                        const struct mw_disk_task *task, const struct mw_storage_object *at) {
+static struct item *find_item(struct mc_list *items, const struct mc_key *key) {
+    for (struct mc_list *at = items->next; at != items; at = at->next) {
+        struct item *item = mc_container_of(at, struct item, link);
+        struct mc_key own = item_key(item);
+        if (own.hash == key->hash && mc_str_eq(own.tenant, key->tenant) &&
+            mc_str_eq(own.user, key->user)) {
+            return item;
+        }
+    }
+    return NULL;
+}
+
+/* Ends the task that the client's words are about; its mark, or 0 when it has none. */
+static uint64_t answered(struct mc_call *call, struct mc_uuid client, const struct mc_key *key) {
+    struct mc_disks *disks = call->m->disks;
+    uint64_t mark = 0;
+    mc_lock_acquire(&disks->lock);
+    struct disk *d = find_locked(disks, client);
+    struct item *item = d ? find_item(&d->late, key) : NULL;
+    item = d && !item ? find_item(&d->claimed, key) : item;
+    if (item) {
+        mark = item->mark;
+        mc_list_del(&item->link);
+        free(item);
+    }
+    mc_lock_release(&disks->lock);
+    return mark;
+}
+
+static void written_one(struct mc_call *call, struct mc_uuid client, struct mc_segment *s,
+                        bool adopting, const struct mw_disk_task *task,
+                        const struct mw_storage_object *at) {
     struct mc_master *m = call->m;
     struct mc_key key;
     struct mc_str tenant;
@@ -446,10 +503,12 @@ static void written_one(struct mc_call *call, struct mc_segment *s, bool adoptin
         mc_key_make(m, tenant, task->key, &key) != MC_OK || key.user.len == 0 || task->size <= 0) {
         return;
     }
+    uint64_t mark = answered(call, client, &key);
     struct mc_shard *shard = mc_shard_of(m, key.hash);
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_object_find(m, shard, &key);
-    bool claimed = o && o->ext && o->ext->offload == MARK_CLAIMED;
+    bool claimed =
+        mark && o && o->ext && o->ext->offload == MARK_CLAIMED && o->ext->offload_mark == mark;
     if (claimed && !failed && s && o->size == (uint64_t)task->size && !mc_object_on_disk(o)) {
         add_replica(call, shard, o, s);
         mc_count(&m->counters.offloads, 1);
@@ -488,7 +547,7 @@ enum mc_status mc_disk_written(struct mc_call *call, struct mc_uuid client,
     }
     struct mc_segment *s = endpoint.len ? disk_segment(call, client, endpoint, &adopting) : NULL;
     for (size_t i = 0; i < tasks->count; i++) {
-        written_one(call, s, adopting, &task[i], &at[i]);
+        written_one(call, client, s, adopting, &task[i], &at[i]);
     }
     if (s) {
         atomic_fetch_sub_explicit(&s->disk_replicas, 1, memory_order_relaxed);

@@ -137,18 +137,27 @@ static struct bucket *take(int64_t id, const struct mc_bucket_meta *meta, uint64
     return bucket;
 }
 
-/* What is behind the records, where our trailer may be. */
-static void read_trailer(const char *path, uint64_t from, uint64_t file_bytes, struct mc_buf *out) {
+/* What is behind the records, where our trailer may be. False when the disk does not give it: to go
+ * on without checksums would let its next fault pass for data. */
+static bool read_trailer(const char *path, uint64_t from, uint64_t file_bytes, struct mc_buf *out) {
     int fd;
     bool direct;
-    if (from >= file_bytes || file_bytes - from > TRAILER_MAX_BYTES ||
-        mc_file_open(path, O_RDONLY, false, &fd, &direct) != MC_OK) {
-        return;
+    if (from >= file_bytes || file_bytes - from > TRAILER_MAX_BYTES) {
+        return true; /* upstream's files end with the records */
+    }
+    if (mc_file_open(path, O_RDONLY, false, &fd, &direct) != MC_OK) {
+        return false;
     }
     mc_buf_reserve(out, file_bytes - from);
     ssize_t got = pread(fd, out->data, file_bytes - from, (off_t)from);
     out->len = got > 0 ? (size_t)got : 0;
+    int error = errno;
     close(fd);
+    if (got < 0) {
+        mc_error("the checksums of a bucket cannot be read: path=%s errno=%d reason=\"%s\"", path,
+                 error, strerror(error));
+    }
+    return got >= 0;
 }
 
 static void load(struct bucket_backend *b, int64_t id, struct mc_arena *arena) {
@@ -167,8 +176,10 @@ static void load(struct bucket_backend *b, int64_t id, struct mc_arena *arena) {
         delete_file(b, id, ".bucket", "its .meta cannot be understood");
         goto done;
     }
-    read_trailer(bucket_path(b, id, ".bucket", &path), meta.data_size, (uint64_t)info.st_size,
-                 &trailer);
+    if (!read_trailer(bucket_path(b, id, ".bucket", &path), meta.data_size, (uint64_t)info.st_size,
+                      &trailer)) {
+        goto done; /* as above */
+    }
     struct bucket *bucket =
         take(id, &meta, (uint64_t)info.st_size, (struct mc_str){trailer.data, trailer.len});
     if (bucket->count < meta.count) {

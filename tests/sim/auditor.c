@@ -110,7 +110,7 @@ static bool add_key(void *ctx, struct mc_str tenant, struct mc_str key) {
     }
     const struct mw_replica *replica = list.replicas.items;
     for (size_t i = 0; i < list.replicas.count; i++) {
-        books->bytes += replica[i].memory.size;
+        books->bytes += replica[i].tag == MW_TAG_MEMORY ? replica[i].memory.size : 0;
     }
     books->keys++;
     return true;
@@ -131,8 +131,20 @@ static void check_books(struct sim *sim) {
     }
 }
 
+static bool name_key(void *ctx, struct mc_str tenant, struct mc_str key) {
+    struct sim *sim = ctx;
+    struct mc_arena arena = {0};
+    struct mw_replica_list list = {0};
+    enum mc_status status = mc_master_peek(sim->master, tenant, key, &arena, &list);
+    sim_fail(sim, "%.*s of %.*s is left when all is removed, with %zu replicas: %s", (int)key.len,
+             key.ptr, (int)tenant.len, tenant.ptr, list.replicas.count, mc_status_name(status));
+    mc_arena_free(&arena);
+    return false;
+}
+
 static void check_empty(struct sim *sim) {
     struct mc_master_totals totals;
+    mc_master_each_key(sim->master, NULL, name_key, sim);
     mc_master_totals(sim->master, &totals);
     if (totals.keys != 0 || totals.allocated_bytes != 0) {
         sim_fail(sim, "when all is removed, %llu keys and %llu allocated bytes are left",
@@ -153,6 +165,9 @@ static void audit(struct sim *sim, struct sim_process *process) {
     check_books(sim);
     if (mc_ops_remove_all(process->ops, true, &removed) != MC_OK && !process->dead) {
         sim_fail(sim, "a calm cluster does not remove its objects");
+    }
+    if (profile->bit_rot > 0 && !process->dead) { /* in names, too, which nobody can read */
+        mc_master_remove_all(sim->master, NULL, true);
     }
     sim_sleep(process, profile->lease_ms * MC_MS + MC_SEC);
     if (!process->dead && !sim->result->failed) {

@@ -228,6 +228,9 @@ static void names_lose(struct sim_disk *disk) {
 /* ---- operations ---- */
 
 uint64_t sim_disk_step(struct sim_disk *disk, uint64_t bytes) {
+    if (disk->quiet) {
+        return 0;
+    }
     disk->busy_ns += 20 * 1000 + bytes * 2;
     if (disk->cut_after > 0 && !disk->cut && --disk->cut_after == 0) {
         disk->cut = true;
@@ -238,7 +241,7 @@ uint64_t sim_disk_step(struct sim_disk *disk, uint64_t bytes) {
 }
 
 bool sim_disk_fails(struct sim_disk *disk, unsigned of_10000) {
-    bool fails = of_10000 > 0 && mc_rng_below(disk->rng, 10000) < of_10000;
+    bool fails = of_10000 > 0 && !disk->quiet && mc_rng_below(disk->rng, 10000) < of_10000;
     disk->counts.errors += fails;
     return fails;
 }
@@ -246,11 +249,12 @@ bool sim_disk_fails(struct sim_disk *disk, unsigned of_10000) {
 /* ---- from the simulator ---- */
 
 struct sim_disk *sim_disk_make(const char *root, struct mc_rng *rng, uint64_t capacity_bytes,
-                               void (*on_cut)(void *ctx), void *ctx) {
+                               uint64_t seen_bytes, void (*on_cut)(void *ctx), void *ctx) {
     struct sim_disk *disk = mc_zalloc(sizeof(*disk));
     *disk = (struct sim_disk){.root = mc_strdup(root),
                               .rng = rng,
                               .capacity = capacity_bytes,
+                              .seen = seen_bytes,
                               .on_cut = on_cut,
                               .ctx = ctx};
     sim_disk_create(disk, root, true);
@@ -276,6 +280,10 @@ void sim_disk_set_faults(struct sim_disk *disk, struct sim_disk_faults faults) {
     disk->faults = faults;
 }
 
+void sim_disk_quiet(struct sim_disk *disk, bool quiet) {
+    disk->quiet = quiet;
+}
+
 void sim_disk_cut_after(struct sim_disk *disk, unsigned operations) {
     disk->cut_after = operations;
 }
@@ -296,14 +304,13 @@ void sim_disk_crash(struct sim_disk *disk, bool power) {
 }
 
 bool sim_disk_turn_bit(struct sim_disk *disk) {
-    for (unsigned tries = 0; tries < 8 && disk->name_count > 0; tries++) {
+    for (unsigned tries = 0; tries < 8 && disk->counts.bits_turned == 0; tries++) {
         struct sim_file *file = disk->names[mc_rng_below(disk->rng, disk->name_count)].file;
-        if (file->size > 0 && !file->turned) {
+        if (file->size > 0) {
             uint64_t at = mc_rng_below(disk->rng, file->size);
             uint8_t bit = (uint8_t)(1u << mc_rng_below(disk->rng, 8));
             file->seen[at] ^= bit;
             file->kept[at] ^= bit;
-            file->turned = true;
             disk->counts.bits_turned++;
             return true;
         }

@@ -28,19 +28,23 @@ struct sim_disk_counts {
 };
 
 struct sim_disk;
-/* The directory `root`, SIM_DISK_ROOT and a name; `on_cut(ctx)` is called, in the middle of an
+/* The directory `root`, SIM_DISK_ROOT and a name; statvfs(2) shows a disk of `seen_bytes`, which a
+ * quota may make smaller; `on_cut(ctx)` is called, in the middle of an
  * operation, when the power goes by itself. */
 struct sim_disk *sim_disk_make(const char *root, struct mc_rng *rng, uint64_t capacity_bytes,
-                               void (*on_cut)(void *ctx), void *ctx);
+                               uint64_t seen_bytes, void (*on_cut)(void *ctx), void *ctx);
 void sim_disk_free(struct sim_disk *disk); /* nothing of it is open */
 
 void sim_disk_set_faults(struct sim_disk *disk, struct sim_disk_faults faults);
+/* While quiet, operations do not fail, take no time and do not count. */
+void sim_disk_quiet(struct sim_disk *disk, bool quiet);
 /* The power goes in the `operations`-th operation from now on; 0 = it stays. From then on all fail
  * and change nothing, until sim_disk_crash. */
 void sim_disk_cut_after(struct sim_disk *disk, unsigned operations);
 /* The process that used it is dead. `power`: what was not synced may be lost. */
 void sim_disk_crash(struct sim_disk *disk, bool power);
-/* Turns a bit at rest, in a file that has none turned yet; false when there is no such file. */
+/* Turns a bit at rest, one in the disk's life (a second one may turn what would reveal the first);
+ * false when there is none to turn. */
 bool sim_disk_turn_bit(struct sim_disk *disk);
 
 const struct sim_disk_counts *sim_disk_counts(const struct sim_disk *disk);

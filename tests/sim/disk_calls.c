@@ -255,9 +255,8 @@ int __wrap_statvfs64(const char *path, struct statvfs *info) {
     uint64_t used = sim_disk_used(disk);
     memset(info, 0, sizeof(*info));
     info->f_bsize = info->f_frsize = SIM_DISK_BLOCK;
-    info->f_blocks = disk->capacity / SIM_DISK_BLOCK;
-    info->f_bfree = info->f_bavail =
-        (disk->capacity > used ? disk->capacity - used : 0) / SIM_DISK_BLOCK;
+    info->f_blocks = disk->seen / SIM_DISK_BLOCK;
+    info->f_bfree = info->f_bavail = (disk->seen > used ? disk->seen - used : 0) / SIM_DISK_BLOCK;
     return 0;
 }
 

@@ -10,7 +10,6 @@
 struct sim_file {
     unsigned refs; /* names, undo log, descriptors */
     bool directory;
-    bool turned; /* a bit of it was */
     uint8_t *seen, *kept;
     bool *dirty; /* sectors in which they may differ */
     uint64_t size, kept_size, room, reserved;
@@ -37,12 +36,13 @@ struct sim_open {
 struct sim_disk {
     char *root;
     struct mc_rng *rng;
-    uint64_t capacity, busy_ns, step;
+    uint64_t capacity, seen, busy_ns, step;
     void (*on_cut)(void *ctx);
     void *ctx;
     struct sim_disk_faults faults;
     struct sim_disk_counts counts;
     unsigned cut_after, number;
+    bool quiet;
     bool cut; /* the power has gone: nothing works any more */
     struct sim_name *names;
     size_t name_count, name_capacity;

@@ -229,6 +229,9 @@ static void listed(struct sim *sim, struct mc_str name, const struct mw_e_list *
     unsigned key = sim_key_find(name);
     const struct mw_replica *replica = answer->value.replicas.items;
     for (size_t i = 0; answer->error == 0 && i < answer->value.replicas.count; i++) {
+        if (replica[i].tag != MW_TAG_MEMORY) {
+            continue; /* no promise: its owner says what it still has */
+        }
         struct sim_extent *e = find_replica(sim, &replica[i]);
         if (e == NULL || e->key != key || e->size != replica[i].memory.size) {
             breach(sim, "the list of %s names a replica that no put of it was given", name_of(key));
@@ -432,16 +435,31 @@ void sim_ledger_master_lost(struct sim *sim) {
     memset(sim->writer_of, 0, sizeof(sim->writer_of));
 }
 
+/* A late mount by a process that has died takes the place of the live one's segment until its next
+ * heartbeat; what is drained then is what the dead one had. */
+static bool is_mounted(struct sim *sim, const struct sim_region *region) {
+    struct mc_arena arena = {0};
+    size_t count;
+    bool found = false;
+    const struct mc_master_segment_info *all = mc_master_segments(sim->master, &arena, &count);
+    for (size_t i = 0; i < count; i++) {
+        found = found || all[i].segment.base == region->base;
+    }
+    mc_arena_free(&arena);
+    return found;
+}
+
 void sim_ledger_drained(struct sim *sim, const struct sim_node *node) {
-    if (sim->profile.reuse_addresses) {
+    if (sim->profile.reuse_addresses || node->region == NULL || !is_mounted(sim, node->region)) {
         return; /* promises about memory that was there before cannot be told apart */
     }
     for (size_t i = 0; i < sim->extent_count; i++) {
         const struct sim_extent *e = &sim->extents[i];
-        if (e->known && node->region != NULL && promised(e, sim_now_ms(sim)) &&
+        if (e->known && promised(e, sim_now_ms(sim)) &&
             mc_range_inside(e->address, e->size, node->region->base, node->region->size)) {
-            breach(sim, "%s is drained, but a place of %s there is still promised",
-                   node->process.name, name_of(e->key));
+            breach(sim, "%s is drained, but the place %#llx of %s there is still %s",
+                   node->process.name, (unsigned long long)e->address, name_of(e->key),
+                   e->complete ? "leased" : "being written");
         }
     }
 }

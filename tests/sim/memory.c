@@ -8,6 +8,7 @@
  * in any other way has no pieces left. Nothing is copied to the caller's memory after it has gone.
  */
 #include <stdio.h>
+#include <sys/mman.h>
 
 #include "sim/sim.h"
 
@@ -55,7 +56,11 @@ struct sim_region *sim_region_make(struct sim *sim, uint64_t base, uint64_t size
 
 void sim_region_unref(struct sim_region *region) {
     if (--region->refs == 0) {
-        free(region->bytes);
+        if (region->in_place) {
+            munmap(region->bytes, region->size);
+        } else {
+            free(region->bytes);
+        }
         free(region);
     }
 }
@@ -71,12 +76,14 @@ static struct sim_node *find_node(struct sim *sim, struct mc_str endpoint) {
 }
 
 static uint8_t *reach(struct sim_node *node, uint64_t address, uint64_t length) {
-    struct sim_region *region = node->region;
-    if (!node->up || region == NULL ||
-        !mc_range_inside(address, length, region->base, region->size)) {
-        return NULL;
+    struct sim_region *const regions[] = {node->region, node->lent};
+    for (size_t i = 0; i < MC_ARRAY_LEN(regions) && node->up; i++) {
+        const struct sim_region *region = regions[i];
+        if (region != NULL && mc_range_inside(address, length, region->base, region->size)) {
+            return region->bytes + (address - region->base);
+        }
     }
-    return region->bytes + (address - region->base);
+    return NULL;
 }
 
 /* ---- pieces ---- */

@@ -76,16 +76,20 @@ static void worker_main(void *arg) {
     sim_process_end(&node->worker);
 }
 
-static void stop_worker(struct sim *sim, void *arg, uint64_t word) {
+static void stop_others(struct sim *sim, void *arg, uint64_t word) {
     struct sim_node *node = arg;
     if (!node->up) {
         sim_process_crash(&node->worker);
+        sim_process_crash(&node->ssd);
+        if (node->disk != NULL) {
+            sim_disk_crash(node->disk, false);
+        }
     }
 }
 
 static void start_again(struct sim *sim, void *arg, uint64_t word) {
     struct sim_node *node = arg;
-    if (!sim->closing && node->process.fiber.stack == NULL) {
+    if (!sim->closing && node->process.fiber.stack == NULL && !node->power_lost) {
         sim_node_start(node);
     }
 }
@@ -97,7 +101,7 @@ static void node_main(void *arg) {
     node->up = false;
     drop_region(node);
     sim_process_end(&node->process);
-    sim_at(sim, sim->now_ns, stop_worker, node, 0);
+    sim_at(sim, sim->now_ns, stop_others, node, 0);
     sim_at(sim, sim->now_ns + sim_between(sim, 100 * MC_MS, 2 * MC_SEC), start_again, node, 0);
 }
 
@@ -117,11 +121,17 @@ void sim_node_start(struct sim_node *node) {
     node->leaving = false;
     sim_process_start(&node->process, node_main, node);
     sim_process_start(&node->worker, worker_main, node);
+    sim_ssd_start(node);
 }
 
-void sim_node_crash(struct sim_node *node) {
+void sim_node_crash(struct sim_node *node, bool power) {
     node->up = false; /* before its stack unwinds: nothing of it can be reached */
+    node->power_lost = false;
     sim_process_crash(&node->process);
     sim_process_crash(&node->worker);
+    sim_process_crash(&node->ssd);
+    if (node->disk != NULL) {
+        sim_disk_crash(node->disk, power);
+    }
     MC_ASSERT(node->region == NULL);
 }

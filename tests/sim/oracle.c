@@ -34,6 +34,8 @@ unsigned sim_key_find(struct mc_str name) {
     return SIM_NO_KEY;
 }
 
+#define UNREADABLE UINT32_MAX /* a value that the master believes in, and nobody can read */
+
 /* ---- values ---- */
 
 static uint64_t word_of(uint64_t id, uint64_t i) {
@@ -84,6 +86,15 @@ static void saw(struct sim *sim, unsigned key, enum sim_op_kind kind, uint32_t v
     remember(sim, key, &op);
 }
 
+static void tell_history(struct sim *sim, const struct sim_history *history) {
+    for (size_t i = 0; i < history->count; i++) {
+        const struct sim_op *op = &history->ops[i];
+        sim_trace(sim, "    %s%s of value %lld from %.6f s to %.6f s", op->maybe ? "perhaps " : "",
+                  sim_op_name(op->kind), (long long)op->value - 1, (double)op->begin_ns / 1e9,
+                  (double)op->end_ns / 1e9);
+    }
+}
+
 void sim_oracle_conclude(struct sim *sim) {
     for (unsigned key = 0; key < SIM_KEYS && !sim->result->failed; key++) {
         const struct sim_history *history = &sim->histories[key];
@@ -92,6 +103,7 @@ void sim_oracle_conclude(struct sim *sim) {
         sim->result->most_possibilities = mc_max_u64(sim->result->most_possibilities, verdict.most);
         if (!verdict.linearizable) {
             const struct sim_op *op = &history->ops[verdict.culprit];
+            tell_history(sim, history);
             sim_fail(sim, "the history of %s %s: %s of value %lld from %.6f s to %.6f s",
                      sim_key_name(key),
                      verdict.given_up ? "has too many possibilities" : "is not linearizable",
@@ -200,6 +212,35 @@ static struct sim_value *identify(struct sim *sim, const uint8_t *bytes, uint64_
         }
     }
     return NULL;
+}
+
+void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size) {
+    struct sim_op op = {.kind = SIM_OP_WRITE,
+                        .maybe = true,
+                        .value = UNREADABLE,
+                        .begin_ns = sim->now_ns,
+                        .end_ns = sim->now_ns};
+    if (bytes != NULL) {
+        struct sim_value *value = identify(sim, bytes, size);
+        uint64_t first;
+        if (value == NULL || value->key != key || value->size != size ||
+            wrong_bytes(value->id, bytes, size, &first) > 0) {
+            sim_fail(sim,
+                     "a disk holds %llu bytes for %s that no put has written: value %lld of %s",
+                     (unsigned long long)size, sim_key_name(key),
+                     value != NULL ? (long long)(value - sim->values) : -1LL,
+                     value != NULL ? sim_key_name(value->key) : "none");
+            return;
+        }
+        op.value = (uint32_t)(value - sim->values) + 1;
+        value->gone_ns = UINT64_MAX;
+        if (value->latest_ns < sim->now_ns || value->latest_ns == UINT64_MAX) {
+            value->latest_ns = sim->now_ns; /* when its put goes on, that will say so */
+        }
+        SIM_COUNT(sim, values_returned);
+        sim_trace(sim, "value %u of %s is back from a disk", op.value - 1, sim_key_name(key));
+    }
+    remember(sim, key, &op);
 }
 
 void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,

@@ -11,6 +11,8 @@
  *     net.c       requests to the master and their answers: late, lost, doubled, overtaking
  *     memory.c    the nodes' memory and moves to and from it, landing piece by piece
  *     node.c      a store node: mount, heartbeat, leave; its worker, which copies and moves
+ *     ssd.c       a node's SSD: its process, its crashes, what comes back from it
+ *     disk.c      the disks (below libc: disk_calls.c)
  *     workload.c  what the clients do
  *     operator.c  who drains nodes
  *     auditor.c   what a calm cluster owes, at the end of a run
@@ -27,8 +29,10 @@
 #ifndef MC_TESTS_SIM_SIM_H
 #define MC_TESTS_SIM_SIM_H
 
+#include "client/offload.h"
 #include "client/ops.h"
 #include "master/master.h"
+#include "sim/disk.h"
 #include "sim/fiber.h"
 #include "sim/linear.h"
 
@@ -72,7 +76,7 @@ struct sim_options {
     X(copies_ended) X(moves_begun) X(moves_ended) X(replications_revoked) \
     X(mortal_puts) X(conditional_puts) X(conditional_puts_ok) X(conditional_puts_refused) \
     X(listings) X(keys_listed) \
-    X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
+    X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(disk_reads) X(disk_read_failures) X(peer_calls) X(disk_writes) X(disk_errors) X(disks_full) X(sectors_lost) X(names_lost) X(bits_turned) X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
 /* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
@@ -118,6 +122,15 @@ struct sim_profile {
     unsigned loss, doubling, slow, very_slow, ack_loss;
     unsigned crash_client, crash_node, crash_master, cut, leave; /* shares of one fault event */
     uint64_t fault_period_ns;
+    bool ssd;               /* nodes have one */
+    bool offload_on_evict;  /* else at the end of a put */
+    bool offload_force;     /* evict what finds no place there */
+    unsigned disk_faults;   /* of reads, writes and syncs */
+    unsigned power;         /* share of one fault event: a node loses its power */
+    unsigned bit_rot;       /* the same: a bit turns */
+    unsigned disk_slowness; /* times as slow as it should be */
+    uint64_t disk_bytes, disk_seen_bytes, tier_bytes, bucket_bytes, lent_bytes, gc_ttl_ms;
+    enum mc_tier_eviction tier_eviction;
     bool checksum;
     bool heat;            /* dynamic replication */
     bool drains;          /* nodes are drained now and then */
@@ -148,17 +161,24 @@ struct sim_process {
     struct mc_uuid id;
     const struct sim_process *twin; /* has the same id: another thread of one program; or NULL */
     unsigned host;                  /* number of the node beside which it lives */
+    struct sim_disk *disk;          /* works on it; or NULL */
 };
 
 struct sim_region { /* memory of a node, or of one that was */
     unsigned refs;
     uint64_t base, size;
     uint8_t *bytes;
+    bool in_place; /* its addresses are those of this process: base = bytes */
 };
 
 struct sim_node {
     struct sim_process process;
     struct sim_process worker; /* carries out tasks */
+    struct sim_process ssd;    /* serves its SSD */
+    struct sim_disk *disk;
+    struct mc_offload *offload; /* of the ssd process; NULL = not now */
+    struct sim_region *lent;    /* what it lends to readers of the disk */
+    bool power_lost;            /* and not crashed yet */
     unsigned index;
     bool up;
     bool leaving;
@@ -282,6 +302,9 @@ void sim_sleep(struct sim_process *process, uint64_t ns);
 extern const struct mc_port_ops sim_port_ops;
 enum mc_status sim_port_call(struct mc_port *port, uint32_t function_id, struct mc_str body,
                              uint64_t deadline_ns, struct mc_buf *reply);
+enum mc_status sim_port_peer_call(struct mc_port *port, struct mc_str endpoint,
+                                  uint32_t function_id, struct mc_str body, uint64_t deadline_ns,
+                                  struct mc_buf *reply);
 void sim_port_move(struct mc_port *port, struct mc_port_move *moves, size_t count,
                    uint64_t deadline_ns);
 const void *sim_port_map(struct mc_port *port, struct mc_str endpoint, uint64_t remote_addr,
@@ -292,7 +315,17 @@ void sim_region_unref(struct sim_region *region);
 
 /* node.c */
 void sim_node_start(struct sim_node *node);
-void sim_node_crash(struct sim_node *node);
+void sim_node_crash(struct sim_node *node, bool power);
+
+/* ssd.c */
+void sim_ssd_make(struct sim_node *node); /* at the start of a run: the disk */
+void sim_ssd_start(struct sim_node *node);
+void sim_ssd_free(struct sim_node *node);
+/* What the master knows of the workload's keys before and after it carries out a request of
+ * `process`: a disk that is mounted anew may bring values back. */
+uint64_t sim_ssd_before(struct sim *sim, uint32_t function_id);
+void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *process,
+                   uint64_t before);
 
 /* workload.c */
 void sim_client_start(struct sim_client *client);
@@ -323,6 +356,9 @@ void sim_oracle_mortal(struct sim *sim, size_t number, uint64_t ttl_ms);
 void sim_oracle_replaced_version(struct sim *sim, const char *who, unsigned key, uint64_t version);
 /* Somewhere in [began_ns, now] the key was not readable. */
 void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns);
+/* The value can be read again: the disk that holds it was mounted. NULL: the master takes the key
+ * for readable, but the disk has lost what it had. */
+void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size);
 /* Somewhere in [began_ns, now] the key was readable. */
 void sim_oracle_present(struct sim *sim, unsigned key, uint64_t began_ns);
 /* At the end of a run: judges the histories. */

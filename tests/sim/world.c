@@ -14,6 +14,7 @@
 
 #define FSCK_EVERY_EVENTS 97 /* a prime: not in step with anything */
 #define EVENTS_MAX        2000000
+#define CUT_WITHIN        40 /* operations of a disk */
 #define CALM_TICK_NS      (100 * MC_MS)
 
 /* ---- saying ---- */
@@ -140,7 +141,8 @@ const struct mc_port_ops sim_port_ops = {.clock = port_clock,
                                          .call = sim_port_call,
                                          .move = sim_port_move,
                                          .map = sim_port_map,
-                                         .unmap = sim_port_unmap};
+                                         .unmap = sim_port_unmap,
+                                         .peer_call = sim_port_peer_call};
 
 void sim_process_start(struct sim_process *process, void (*main)(void *arg), void *arg) {
     struct sim *sim = process->sim;
@@ -168,6 +170,8 @@ void sim_process_end(struct sim_process *process) {
     coverage->in_doubt += (uint64_t)mc_metric_get(&counters->puts_abandoned);
     coverage->tasks_done += (uint64_t)mc_metric_get(&counters->tasks);
     coverage->tasks_failed += (uint64_t)mc_metric_get(&counters->task_failures);
+    coverage->disk_reads += (uint64_t)mc_metric_get(&counters->disk_reads);
+    coverage->disk_read_failures += (uint64_t)mc_metric_get(&counters->disk_read_failures);
     coverage->checksum_mismatches += (uint64_t)mc_metric_get(&counters->checksum_mismatches);
     mc_ops_destroy(process->ops);
     process->ops = NULL;
@@ -240,6 +244,9 @@ static void master_start(struct sim *sim) {
     }
     config.eviction_ratio = profile->eviction_ratio;
     config.eviction_high_watermark_ratio = profile->watermark;
+    config.enable_offload = profile->ssd;
+    config.offload_on_evict = profile->offload_on_evict;
+    config.offload_force_evict = profile->offload_force;
     config.seed = mc_rng_next(&sim->rng) | 1;
     config.break_mode = sim->options.master_break;
     sim->master = mc_master_create(&config, &sim->clock, NULL);
@@ -312,7 +319,7 @@ static void crash_node(struct sim *sim, struct sim_node *node) {
     if (node->up) {
         SIM_COUNT(sim, node_crashes);
         sim_trace(sim, "%s crashes", node->process.name);
-        sim_node_crash(node);
+        sim_node_crash(node, sim_odds(sim, 30));
     }
 }
 
@@ -331,6 +338,7 @@ static void cut_off(struct sim *sim, struct sim_process *process) {
     for (unsigned i = 0; i < SIM_NODES; i++) {
         if (process == &sim->nodes[i].process) {
             sim->nodes[i].worker.cut_until_ns = process->cut_until_ns;
+            sim->nodes[i].ssd.cut_until_ns = process->cut_until_ns;
         }
     }
     sim_trace(sim, "%s is cut off until %.6f", process->name, (double)process->cut_until_ns / 1e9);
@@ -344,6 +352,19 @@ static void leave(struct sim *sim, struct sim_node *node) {
     }
 }
 
+/* The power goes in the middle of whatever the disk does next. */
+static void cut_power(struct sim *sim, struct sim_node *node) {
+    if (node->up && node->disk != NULL) {
+        sim_disk_cut_after(node->disk, (unsigned)sim_between(sim, 1, CUT_WITHIN));
+    }
+}
+
+static void turn_bit(struct sim *sim, struct sim_node *node) {
+    if (node->disk != NULL && sim_disk_turn_bit(node->disk)) {
+        sim_trace(sim, "a bit turns on the disk of %s", node->process.name);
+    }
+}
+
 static void fault_event(struct sim *sim, void *arg, uint64_t word) {
     if (sim->closing || sim->calm) {
         return;
@@ -351,7 +372,8 @@ static void fault_event(struct sim *sim, void *arg, uint64_t word) {
     const struct sim_profile *p = &sim->profile;
     struct sim_node *node = &sim->nodes[mc_rng_below(&sim->rng, SIM_NODES)];
     struct sim_client *client = &sim->clients[mc_rng_below(&sim->rng, SIM_CLIENTS)];
-    unsigned all = p->crash_client + p->crash_node + p->crash_master + p->cut + p->leave;
+    unsigned all = p->crash_client + p->crash_node + p->crash_master + p->cut + p->leave +
+                   p->power + p->bit_rot;
     unsigned pick = all > 0 ? (unsigned)mc_rng_below(&sim->rng, all) : 0;
     if (all == 0) {
         return;
@@ -364,8 +386,12 @@ static void fault_event(struct sim *sim, void *arg, uint64_t word) {
         crash_master(sim);
     } else if ((pick -= p->crash_master) < p->cut) {
         cut_off(sim, sim_odds(sim, 50) ? &node->process : &client->process);
-    } else {
+    } else if ((pick -= p->cut) < p->leave) {
         leave(sim, node);
+    } else if ((pick -= p->leave) < p->power) {
+        cut_power(sim, node);
+    } else {
+        turn_bit(sim, node);
     }
     sim_at(sim, sim->now_ns + sim_between(sim, p->fault_period_ns / 4, p->fault_period_ns * 2),
            fault_event, NULL, 0);
@@ -390,7 +416,29 @@ static void choose_faults(struct sim *sim) {
     p->crash_master = one_of(sim, 0, 0, 2);
     p->cut = one_of(sim, 0, 2, 4);
     p->leave = one_of(sim, 0, 0, 1);
+    if (p->ssd) {
+        p->power = one_of(sim, 0, 2, 4);
+        p->bit_rot = one_of(sim, 0, 0, 3);
+        p->disk_faults = one_of(sim, 0, 50, 500);
+        p->disk_slowness = one_of(sim, 1, 1, 200);
+    }
     p->fault_period_ns = one_of(sim, 150, 400, 1500) * MC_MS;
+}
+
+static void choose_ssd(struct sim *sim) {
+    struct sim_profile *p = &sim->profile;
+    p->ssd = sim_odds(sim, 50);
+    p->offload_on_evict = sim_odds(sim, 50);
+    p->disk_slowness = 1;
+    p->disk_bytes = one_of(sim, 48, 128, 512) << 10;
+    p->disk_seen_bytes = sim_odds(sim, 70) ? p->disk_bytes : 8 * p->disk_bytes;
+    p->tier_bytes = one_of(sim, 32, 96, 1024) << 10;
+    p->bucket_bytes = one_of(sim, 1000, 4000, 100000);
+    p->lent_bytes = one_of(sim, 16, 32, 128) << 10;
+    p->gc_ttl_ms = one_of(sim, 50, 300, 2000);
+    p->tier_eviction = (enum mc_tier_eviction)mc_rng_below(&sim->rng, 3);
+    /* else memory stays full when the disk is: what finds no place there may not go */
+    p->offload_force = sim_odds(sim, 30) || p->tier_eviction == MC_TIER_EVICT_NONE;
 }
 
 static void choose_profile(struct sim *sim) {
@@ -415,6 +463,7 @@ static void choose_profile(struct sim *sim) {
     p->release_ms = p->timeout_ms + SIM_LATE_NS / MC_MS + one_of(sim, 500, 1500, 4000);
     p->force = sim_odds(sim, 40);
     p->drains = sim_odds(sim, 40);
+    choose_ssd(sim);
     p->reuse_addresses = p->checksum && sim_odds(sim, 50);
     if (p->faulty) {
         choose_faults(sim);
@@ -428,6 +477,11 @@ static void settle_down(struct sim *sim) {
     for (unsigned i = 0; i < SIM_NODES; i++) {
         sim->nodes[i].process.cut_until_ns = 0;
         sim->nodes[i].worker.cut_until_ns = 0;
+        sim->nodes[i].ssd.cut_until_ns = 0;
+        if (sim->nodes[i].disk != NULL) {
+            sim_disk_set_faults(sim->nodes[i].disk, (struct sim_disk_faults){0});
+            sim_disk_cut_after(sim->nodes[i].disk, 0);
+        }
     }
     master_returns(sim, NULL, 0);
     sim_auditor_start(sim);
@@ -465,7 +519,10 @@ static struct sim *set_up(const struct sim_options *options, struct sim_result *
         sim->nodes[i].index = i;
         set_up_process(sim, &sim->nodes[i].process, "node", i);
         set_up_process(sim, &sim->nodes[i].worker, "worker", i);
+        set_up_process(sim, &sim->nodes[i].ssd, "ssd", i);
         sim->nodes[i].worker.twin = &sim->nodes[i].process;
+        sim->nodes[i].ssd.twin = &sim->nodes[i].process;
+        sim_ssd_make(&sim->nodes[i]);
         sim_node_start(&sim->nodes[i]);
     }
     for (unsigned i = 0; i <= SIM_CLIENTS; i++) {
@@ -489,7 +546,8 @@ static void take_down(struct sim *sim) {
         sim_process_crash(&sim->clients[i].process);
     }
     for (unsigned i = 0; i < SIM_NODES; i++) {
-        sim_node_crash(&sim->nodes[i]);
+        sim_node_crash(&sim->nodes[i], false);
+        sim_ssd_free(&sim->nodes[i]);
     }
     while (sim->heap_count > 0) {
         struct sim_event event = take_first(sim);

@@ -153,6 +153,61 @@ static void test_late_words_about_another_object_are_not_believed(void **state) 
     expect(f, "upserted", 1, 0);
 }
 
+/* While one client writes the object, another one that has just mounted names the bytes that its
+ * disk has from an earlier object of this name and size. */
+static void test_a_task_of_one_client_says_nothing_about_another(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_task task = {str("default"), str("k"), 4096};
+    struct mw_storage_object object = {
+        .bucket_id = 3, .key_size = 9, .data_size = 4096, .endpoint = str("10.0.0.2:99")};
+    struct mw_a_client_flag flag = {client_b, true};
+    struct mw_a_offload_done done = {client_b, {&task, 1}, {&object, 1}};
+    struct mw_e_void ret;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 4096), 0);
+    assert_int_equal(heartbeat(f, NULL), 1);
+    call(f, MC_RPC_MountLocalDiskSegment, &flag, &ret);
+    assert_int_equal(ret.error, 0);
+    call(f, MC_RPC_NotifyOffloadSuccess, &done, &ret);
+    assert_int_equal(ret.error, 0);
+    expect(f, "k", 1, 0);
+    assert_int_equal(written(f, "k", 4096, true), 0);
+    expect(f, "k", 1, 1);
+}
+
+static void test_an_answer_is_about_the_oldest_task(void **state) {
+    struct fixture *f = *state;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 4096), 0);
+    assert_int_equal(heartbeat(f, NULL), 1);
+    assert_int_equal(remove_key(f, "k", true), 0);
+    assert_int_equal(put(f, "k", 4096), 0);
+    assert_int_equal(heartbeat(f, NULL), 1);
+    assert_int_equal(written(f, "k", 4096, true), 0); /* delayed: about what was removed */
+    expect(f, "k", 1, 0);
+    assert_int_equal(written(f, "k", 4096, true), 0);
+    expect(f, "k", 1, 1);
+}
+
+static void test_a_task_that_waits_no_longer_is_remembered(void **state) {
+    struct fixture *f = *state;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 4096), 0);
+    assert_int_equal(heartbeat(f, NULL), 1);
+    for (unsigned i = 0; i < 40; i++) { /* longer than the discard timeout */
+        advance_ms(f, 1000);
+        assert_int_equal(ping(f, client_a), MC_CLIENT_OK);
+        tick(f);
+    }
+    assert_int_equal(remove_key(f, "k", true), 0);
+    assert_int_equal(put(f, "k", 4096), 0);
+    assert_int_equal(heartbeat(f, NULL), 1);
+    assert_int_equal(written(f, "k", 4096, true), 0); /* the first one's, at last */
+    expect(f, "k", 1, 0);
+    assert_int_equal(written(f, "k", 4096, true), 0);
+    expect(f, "k", 1, 1);
+}
+
 static void test_a_client_that_comes_back_tells_what_it_has(void **state) {
     struct fixture *f = *state;
     restart_with_offload(f);
@@ -261,6 +316,9 @@ int main(void) {
         TEST(test_what_waits_is_not_evicted_and_a_failure_ends_that),
         TEST(test_a_client_that_never_answers_pins_nothing),
         TEST(test_late_words_about_another_object_are_not_believed),
+        TEST(test_a_task_of_one_client_says_nothing_about_another),
+        TEST(test_an_answer_is_about_the_oldest_task),
+        TEST(test_a_task_that_waits_no_longer_is_remembered),
         TEST(test_a_client_that_comes_back_tells_what_it_has),
         TEST(test_an_upsert_forgets_the_disk),
         TEST(test_a_client_forgets_its_own),
