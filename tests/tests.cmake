@@ -74,6 +74,11 @@ if(NOT MC_SANITIZE)
   endforeach()
 endif()
 
+if(NOT MC_SANITIZE)
+  add_test(NAME sim_test_sim_with_ssds COMMAND sim_test_sim --ssd --seeds 1 200)
+  set_tests_properties(sim_test_sim_with_ssds PROPERTIES LABELS sim SKIP_RETURN_CODE 77 TIMEOUT 300)
+endif()
+
 # What runs inside the guest of tests/vm.
 add_executable(vm_rdma tests/vm/vm_rdma.c)
 set_target_properties(vm_rdma PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

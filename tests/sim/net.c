@@ -58,6 +58,7 @@ static bool may_be_doubled(const struct call *call) {
     case MC_RPC_CreateMoveTask:
     case MC_RPC_MountSegment:
     case MC_RPC_ReMountSegment:
+    case MC_RPC_NotifyOffloadSuccess:
         return false;
     default:
         return true;
@@ -145,7 +146,7 @@ static void at_the_master(struct sim *sim, struct call *call) {
     if (call->over) {
         SIM_COUNT(sim, requests_late);
     }
-    uint64_t before = sim_ssd_before(sim, call->function_id);
+    sim_ssd_before(sim, call->function_id);
     mc_master_serve(sim->master, &request, &reply);
     mc_arena_reset(&sim->master_arena);
     sim_note(sim, mc_hash64(body.data, body.len, call->function_id));
@@ -155,7 +156,7 @@ static void at_the_master(struct sim *sim, struct call *call) {
     } else {
         sim_ledger_spy(sim, call->function_id, request.body, (struct mc_str){body.data, body.len},
                        call->operation);
-        sim_ssd_after(sim, call->function_id, call->process, before);
+        sim_ssd_after(sim, call->function_id, call->process);
     }
     answer(sim, call, &body, 0);
     mc_buf_free(&body);
@@ -193,7 +194,11 @@ static void carry_out(struct sim *sim, struct call *call) {
 
 static void request_arrives(struct sim *sim, void *arg, uint64_t word) {
     struct call *call = arg;
-    if (!sim->closing && !call->broken) {
+    /* what a disk holds is told again when there is no answer: see the bounds in docs/sim.md */
+    bool late =
+        call->over && call->peer == NULL &&
+        mc_master_rpc_index(mc_master_rpc_find(call->function_id)) == MC_RPC_NotifyOffloadSuccess;
+    if (!sim->closing && !call->broken && !late) {
         MC_ASSERT(sim->now_ns - call->sent_ns <= SIM_LATE_NS);
         if (!cut(sim, call->process)) {
             carry_out(sim, call);

@@ -60,6 +60,7 @@ struct sim_options {
     uint64_t steps; /* stop after so many events, without a verdict; 0 = run to the end */
     enum mc_master_break master_break;
     enum sim_break client_break;
+    bool ssd;          /* half of the runs have nodes with an SSD */
     bool outside_only; /* judge only by what clients see: neither ledger nor fsck */
 };
 
@@ -76,11 +77,18 @@ struct sim_options {
     X(copies_ended) X(moves_begun) X(moves_ended) X(replications_revoked) \
     X(mortal_puts) X(conditional_puts) X(conditional_puts_ok) X(conditional_puts_refused) \
     X(listings) X(keys_listed) \
-    X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(disk_reads) X(disk_read_failures) X(peer_calls) X(disk_writes) X(disk_errors) X(disks_full) X(sectors_lost) X(names_lost) X(bits_turned) X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
+    X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
+/* Only with SSDs. */
+#define SIM_COVERAGE_SSD(X) \
+    X(disk_reads) X(disk_read_failures) X(peer_calls) \
+    X(disk_writes) X(disk_errors) X(disks_full) \
+    X(sectors_lost) X(names_lost) X(bits_turned) \
+    X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned)
 /* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
     SIM_COVERAGE(X)
+    SIM_COVERAGE_SSD(X)
 #undef X
 };
 
@@ -231,6 +239,13 @@ struct sim_replaced {
     uint64_t version;
 };
 
+#define SIM_KNOWN_REPLICAS 16
+struct sim_known { /* of a key, to the master */
+    uint64_t replicas[SIM_KNOWN_REPLICAS];
+    unsigned count;
+    bool on_disk;
+};
+
 struct sim {
     struct sim_options options;
     struct sim_profile profile;
@@ -267,6 +282,7 @@ struct sim {
     struct sim_extent *extents;
     size_t extent_count, extent_capacity;
     struct mc_uuid writer_of[SIM_KEYS + 1];
+    struct sim_known known[SIM_KEYS];     /* before the request that is carried out now */
     uint64_t copy_began_ns[SIM_KEYS + 1]; /* the last copy or move of the key */
 };
 
@@ -323,9 +339,8 @@ void sim_ssd_start(struct sim_node *node);
 void sim_ssd_free(struct sim_node *node);
 /* What the master knows of the workload's keys before and after it carries out a request of
  * `process`: a disk that is mounted anew may bring values back. */
-uint64_t sim_ssd_before(struct sim *sim, uint32_t function_id);
-void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *process,
-                   uint64_t before);
+void sim_ssd_before(struct sim *sim, uint32_t function_id);
+void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *process);
 
 /* workload.c */
 void sim_client_start(struct sim_client *client);

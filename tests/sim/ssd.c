@@ -67,6 +67,86 @@ void sim_ssd_free(struct sim_node *node) {
     }
 }
 
+/* ---- what comes back ---- */
+
+static bool may_return(const struct sim *sim, uint32_t function_id) {
+    return sim->profile.ssd &&
+           mc_master_rpc_index(mc_master_rpc_find(function_id)) == MC_RPC_NotifyOffloadSuccess;
+}
+
+/* The replicas of a key that the master knows; false when it cannot be read. */
+static bool replicas_of(struct sim *sim, unsigned key, struct sim_known *known) {
+    struct mc_arena arena = {0};
+    struct mw_replica_list list;
+    struct mc_str name = mc_str_from(sim_key_name(key));
+    *known = (struct sim_known){0};
+    bool readable = mc_master_peek(sim->master, MC_STR("default"), name, &arena, &list) == MC_OK;
+    const struct mw_replica *replicas = readable ? list.replicas.items : NULL;
+    for (size_t i = 0; readable && i < list.replicas.count; i++) {
+        MC_ASSERT(known->count < SIM_KNOWN_REPLICAS);
+        known->replicas[known->count++] = replicas[i].id;
+        known->on_disk = known->on_disk || replicas[i].tag == MW_TAG_LOCAL_DISK;
+    }
+    mc_arena_free(&arena);
+    return readable;
+}
+
+void sim_ssd_before(struct sim *sim, uint32_t function_id) {
+    for (unsigned key = 0; key < SIM_KEYS && may_return(sim, function_id); key++) {
+        replicas_of(sim, key, &sim->known[key]);
+    }
+}
+
+/* It can be read, and not where it could be before. */
+static bool is_back(struct sim *sim, unsigned key) {
+    struct sim_known now;
+    bool back = replicas_of(sim, key, &now);
+    for (unsigned i = 0; i < now.count; i++) {
+        for (unsigned k = 0; k < sim->known[key].count; k++) {
+            back = back && now.replicas[i] != sim->known[key].replicas[k];
+        }
+    }
+    return back;
+}
+
+static void look_at(struct sim *sim, struct sim_node *node, unsigned key) {
+    static _Alignas(SIM_DISK_BLOCK) char room[4 * SIM_DISK_BLOCK];
+    char name[32];
+    size_t len = (size_t)snprintf(name, sizeof(name), "default%c%s", 0, sim_key_name(key));
+    struct mc_tier_read read = {.key = {name, len}, .room = room};
+    struct mc_tier *tier = node->offload != NULL ? mc_offload_tier(node->offload) : NULL;
+    if (tier == NULL || !mc_tier_find(tier, read.key, &read.size)) {
+        sim_oracle_returned(sim, key, NULL, 0); /* it is gone again, or never was here */
+        return;
+    }
+    MC_ASSERT(mc_tier_read_room(len, read.size) <= sizeof(room));
+    sim_disk_quiet(node->disk, true);
+    bool good = mc_tier_read(tier, &read, 1) == MC_OK;
+    sim_oracle_returned(sim, key, good ? read.value : NULL, good ? read.size : 0);
+    sim_disk_quiet(node->disk, false);
+}
+
+/* Readers reach the disk under the address that it had before: where the master still lists it, it
+ * may now give what an older bucket has, when a newer one cannot be read. */
+static void reopened(struct sim_node *node) {
+    struct sim *sim = node->process.sim;
+    for (unsigned key = 0; key < SIM_KEYS && sim->master != NULL; key++) {
+        struct sim_known known;
+        if (replicas_of(sim, key, &known) && known.on_disk) {
+            look_at(sim, node, key);
+        }
+    }
+}
+
+void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *process) {
+    struct sim_node *node = mc_container_of(process, struct sim_node, ssd);
+    for (unsigned key = 0; key < SIM_KEYS && may_return(sim, function_id); key++) {
+        if (is_back(sim, key)) {
+            look_at(sim, node, key);
+        }
+    }
+}
+
 /* ---- the memory that is lent ---- */
 
 /* At an address that no other ever had, and the same in each run of the seed. */
@@ -131,6 +211,7 @@ static void serve(struct sim_node *node) {
     if (node->offload == NULL) {
         return;
     }
+    reopened(node);
     enum mc_status status = mc_offload_mount(node->offload, endpoint);
     while (!stops(node)) {
         bool busy = false;
@@ -168,61 +249,4 @@ void sim_ssd_start(struct sim_node *node) {
     sim_disk_set_faults(node->disk, (struct sim_disk_faults){faults, faults, faults});
     lend_memory(node);
     sim_process_start(&node->ssd, ssd_main, node);
-}
-
-/* ---- what comes back ---- */
-
-static bool may_return(const struct sim *sim, uint32_t function_id) {
-    return sim->profile.ssd &&
-           mc_master_rpc_index(mc_master_rpc_find(function_id)) == MC_RPC_NotifyOffloadSuccess;
-}
-
-/* A bit for each key that can be read. */
-static uint64_t readable_keys(struct sim *sim) {
-    struct mc_arena arena = {0};
-    struct mw_replica_list list;
-    uint64_t known = 0;
-    for (unsigned key = 0; key < SIM_KEYS; key++) {
-        struct mc_str name = mc_str_from(sim_key_name(key));
-        if (mc_master_peek(sim->master, MC_STR("default"), name, &arena, &list) == MC_OK) {
-            known |= 1ull << key;
-        }
-    }
-    mc_arena_free(&arena);
-    return known;
-}
-
-uint64_t sim_ssd_before(struct sim *sim, uint32_t function_id) {
-    return may_return(sim, function_id) ? readable_keys(sim) : 0;
-}
-
-static void look_at(struct sim *sim, struct sim_node *node, unsigned key) {
-    static _Alignas(SIM_DISK_BLOCK) char room[4 * SIM_DISK_BLOCK];
-    char name[32];
-    size_t len = (size_t)snprintf(name, sizeof(name), "default%c%s", 0, sim_key_name(key));
-    struct mc_tier_read read = {.key = {name, len}, .room = room};
-    struct mc_tier *tier = node->offload != NULL ? mc_offload_tier(node->offload) : NULL;
-    if (tier == NULL || !mc_tier_find(tier, read.key, &read.size)) {
-        sim_oracle_returned(sim, key, NULL, 0); /* it is gone again */
-        return;
-    }
-    MC_ASSERT(mc_tier_read_room(len, read.size) <= sizeof(room));
-    sim_disk_quiet(node->disk, true);
-    bool good = mc_tier_read(tier, &read, 1) == MC_OK;
-    sim_oracle_returned(sim, key, good ? read.value : NULL, good ? read.size : 0);
-    sim_disk_quiet(node->disk, false);
-}
-
-void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *process,
-                   uint64_t before) {
-    if (!may_return(sim, function_id)) {
-        return;
-    }
-    struct sim_node *node = mc_container_of(process, struct sim_node, ssd);
-    uint64_t fresh = readable_keys(sim) & ~before;
-    for (unsigned key = 0; key < SIM_KEYS; key++) {
-        if (fresh >> key & 1) {
-            look_at(sim, node, key);
-        }
-    }
 }

@@ -5,6 +5,7 @@
  *     test_sim                    the first 2,000, then that a seed gives the same history twice
  *     test_sim --seeds A B        seeds A to B (tests.cmake runs the others so)
  *     test_sim --jobs N ...       in N processes: --jobs 16 --seeds 1 1000000
+ *     test_sim --ssd ...          half of the runs have nodes with an SSD
  *     test_sim --seed N           one seed, told event by event
  *     test_sim --seed N --steps K only its first K events
  *
@@ -31,6 +32,7 @@
 static void add(struct sim_coverage *sum, const struct sim_coverage *one) {
 #define X(name) sum->name += one->name;
     SIM_COVERAGE(X)
+    SIM_COVERAGE_SSD(X)
 #undef X
 }
 
@@ -45,15 +47,20 @@ static bool covered(const struct sim_coverage *c) {
     }
     SIM_COVERAGE(X)
 #undef X
+#define X(name) printf("%20s %llu\n", #name, (unsigned long long)c->name);
+    SIM_COVERAGE_SSD(X)
+#undef X
     return all;
 }
 
-static bool run_one(uint64_t seed, uint64_t steps, bool verbose, struct sim_result *result) {
-    struct sim_options options = {.seed = seed, .steps = steps, .verbose = verbose};
+static bool run_one(uint64_t seed, uint64_t steps, bool verbose, bool ssd,
+                    struct sim_result *result) {
+    struct sim_options options = {.seed = seed, .steps = steps, .verbose = verbose, .ssd = ssd};
     sim_run(&options, result);
     if (result->failed) {
-        printf("seed %llu FAILED %s\n  replay: build/release/tests/sim_test_sim --seed %llu\n",
-               (unsigned long long)seed, result->failure, (unsigned long long)seed);
+        printf("seed %llu FAILED %s\n  replay: build/release/tests/sim_test_sim --seed %llu%s\n",
+               (unsigned long long)seed, result->failure, (unsigned long long)seed,
+               ssd ? " --ssd" : "");
     }
     return !result->failed;
 }
@@ -67,10 +74,10 @@ struct tally {
 #define FAILURES_MAX 5
 
 /* Every `jobs`-th seed from `first` on. */
-static void run_share(uint64_t first, uint64_t last, uint64_t jobs, struct tally *tally) {
+static void run_share(uint64_t first, uint64_t last, uint64_t jobs, bool ssd, struct tally *tally) {
     struct sim_result result;
     for (uint64_t seed = first; seed <= last && tally->failures < FAILURES_MAX; seed += jobs) {
-        tally->failures += !run_one(seed, 0, false, &result);
+        tally->failures += !run_one(seed, 0, false, ssd, &result);
         tally->events += result.events;
         tally->most = mc_max_u64(tally->most, result.most_possibilities);
         tally->seeds++;
@@ -79,13 +86,14 @@ static void run_share(uint64_t first, uint64_t last, uint64_t jobs, struct tally
 }
 
 /* A job that dies has failed: an assertion of the product is a fault, too. */
-static bool run_jobs(uint64_t first, uint64_t last, unsigned jobs, struct tally *tallies) {
+static bool run_jobs(uint64_t first, uint64_t last, unsigned jobs, bool ssd,
+                     struct tally *tallies) {
     pid_t children[JOBS_MAX];
     bool good = true;
     for (unsigned i = 0; i < jobs; i++) {
         children[i] = fork();
         if (children[i] == 0) {
-            run_share(first + i, last, jobs, &tallies[i]);
+            run_share(first + i, last, jobs, ssd, &tallies[i]);
             fflush(stdout);
             _exit(0);
         }
@@ -101,16 +109,16 @@ static bool run_jobs(uint64_t first, uint64_t last, unsigned jobs, struct tally 
     return good;
 }
 
-static int run_seeds(uint64_t first, uint64_t last, unsigned jobs, bool whole_suite) {
+static int run_seeds(uint64_t first, uint64_t last, unsigned jobs, bool ssd, bool whole_suite) {
     size_t bytes = jobs * sizeof(struct tally);
     struct tally *tallies =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct tally sum = {0};
     bool good = tallies != MAP_FAILED;
     if (good && jobs == 1) {
-        run_share(first, last, 1, tallies);
+        run_share(first, last, 1, ssd, tallies);
     } else if (good) {
-        good = run_jobs(first, last, jobs, tallies);
+        good = run_jobs(first, last, jobs, ssd, tallies);
     }
     for (unsigned i = 0; good && i < jobs; i++) {
         add(&sum.coverage, &tallies[i].coverage);
@@ -134,7 +142,7 @@ static int run_seeds(uint64_t first, uint64_t last, unsigned jobs, bool whole_su
 static int run_twice(void) {
     for (uint64_t seed = 1; seed <= TWICE_SEEDS; seed++) {
         struct sim_result first, second;
-        if (!run_one(seed, 0, false, &first) || !run_one(seed, 0, false, &second)) {
+        if (!run_one(seed, 0, false, true, &first) || !run_one(seed, 0, false, true, &second)) {
             return 1;
         }
         if (first.hash != second.hash || first.events != second.events) {
@@ -148,9 +156,9 @@ static int run_twice(void) {
     return 0;
 }
 
-static int run_verbosely(uint64_t seed, uint64_t steps) {
+static int run_verbosely(uint64_t seed, uint64_t steps, bool ssd) {
     struct sim_result result;
-    bool ok = run_one(seed, steps, true, &result);
+    bool ok = run_one(seed, steps, true, ssd, &result);
     printf("seed %llu: %llu events, %.3f s, history %016llx\n", (unsigned long long)seed,
            (unsigned long long)result.events, (double)result.virtual_ns / 1e9,
            (unsigned long long)result.hash);
@@ -159,7 +167,7 @@ static int run_verbosely(uint64_t seed, uint64_t steps) {
 
 struct request {
     uint64_t first, last, seed, steps, jobs;
-    bool range;
+    bool range, ssd;
 };
 
 static bool parse(int argc, char **argv, struct request *r) {
@@ -169,6 +177,8 @@ static bool parse(int argc, char **argv, struct request *r) {
             known = mc_parse_u64(argv[++i], 1, UINT64_MAX, &r->seed) == MC_OK;
         } else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc) {
             known = mc_parse_u64(argv[++i], 1, UINT64_MAX, &r->steps) == MC_OK;
+        } else if (strcmp(argv[i], "--ssd") == 0) {
+            known = r->ssd = true;
         } else if (strcmp(argv[i], "--jobs") == 0 && i + 1 < argc) {
             known = mc_parse_u64(argv[++i], 1, JOBS_MAX, &r->jobs) == MC_OK;
         } else if (strcmp(argv[i], "--seeds") == 0 && i + 2 < argc) {
@@ -178,7 +188,8 @@ static bool parse(int argc, char **argv, struct request *r) {
             r->range = true;
         }
         if (!known) {
-            fprintf(stderr, "usage: %s [--seed N [--steps K] | --seeds A B] [--jobs N]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seed N [--steps K] | --seeds A B] [--jobs N] [--ssd]\n",
+                    argv[0]);
             return false;
         }
     }
@@ -196,9 +207,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (r.seed != 0) {
-        return run_verbosely(r.seed, r.steps);
+        return run_verbosely(r.seed, r.steps, r.ssd);
     }
-    int failed =
-        run_seeds(r.first, r.last, (unsigned)r.jobs, !r.range && DEFAULT_SEEDS == FULL_SEEDS);
+    int failed = run_seeds(r.first, r.last, (unsigned)r.jobs, r.ssd,
+                           !r.range && DEFAULT_SEEDS == FULL_SEEDS);
     return failed != 0 || r.range ? failed : run_twice();
 }

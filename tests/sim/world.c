@@ -427,7 +427,7 @@ static void choose_faults(struct sim *sim) {
 
 static void choose_ssd(struct sim *sim) {
     struct sim_profile *p = &sim->profile;
-    p->ssd = sim_odds(sim, 50);
+    p->ssd = sim->options.ssd && sim_odds(sim, 50);
     p->offload_on_evict = sim_odds(sim, 50);
     p->disk_slowness = 1;
     p->disk_bytes = one_of(sim, 48, 128, 512) << 10;
