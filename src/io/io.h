@@ -187,10 +187,11 @@ MC_MUST_USE enum mc_status mc_reactor_create(const char *thread_name, struct mc_
  * not from its own thread. Timers and descriptors that are still registered are forgotten, not
  * called. */
 void mc_reactor_destroy(struct mc_reactor *r);
-/* Gives the core away between two turns, so often; 0 = never, as it begins. A busy reactor stands
- * in the way of others that share its core until the kernel's tick takes it off, some milliseconds;
- * with several of them, somebody's short request waits for all their turns. One that moves bulk
- * data would only lose the core in the middle of a transfer. On its own thread. */
+/* Gives the core away between two turns after so long without sleep; 0 = never, as it begins. A
+ * busy reactor stands in the way of others that share its core until the kernel's tick takes it
+ * off, some milliseconds; with several of them, somebody's short request waits for all their turns.
+ * One that moves bulk data would only lose the core in the middle of a transfer. On its own thread.
+ */
 void mc_reactor_yield_every(struct mc_reactor *r, uint64_t ns);
 bool mc_reactor_on_thread(const struct mc_reactor *r);
 

@@ -33,6 +33,7 @@
 #define EVENT_BATCH          128
 #define TIMER_FIRST_CAPACITY 64
 #define TIMER_IDLE           SIZE_MAX
+#define SLEPT_NS             5000 /* epoll_wait without sleeping takes one at most */
 
 struct mc_reactor {
     int epoll_fd;
@@ -46,8 +47,9 @@ struct mc_reactor {
     size_t heap_cap;
     struct epoll_event events[EVENT_BATCH];
     uint64_t yield_every_ns; /* 0 = never */
-    uint64_t yield_at_ns;
-    int event_next; /* the first event of the batch that is not handled yet */
+    uint64_t turn_end_ns;    /* these two only when it is not 0 */
+    uint64_t busy_since_ns;  /* has neither slept nor given way since */
+    int event_next;          /* the first event of the batch that is not handled yet */
     int event_count;
 
     /* Shared with posters; a cache line of its own so that posting does not slow the loop. */
@@ -317,6 +319,15 @@ static void run_events(struct mc_reactor *r) {
     }
 }
 
+/* Who has just slept stands in nobody's way: giving the core away in the middle of a client's calls
+ * would make each of them wait for whoever else is busy here. */
+static void note_sleep(struct mc_reactor *r) {
+    if (r->yield_every_ns != 0) {
+        uint64_t now = mc_now_ns(mc_clock_system());
+        r->busy_since_ns = now - r->turn_end_ns >= SLEPT_NS ? now : r->busy_since_ns;
+    }
+}
+
 static void wait_events(struct mc_reactor *r) {
     int timeout_ms = wait_time(r);
     /* Sleep is announced before the look at the queue; see top. */
@@ -325,6 +336,7 @@ static void wait_events(struct mc_reactor *r) {
         timeout_ms = 0;
     }
     int count = epoll_wait(r->epoll_fd, r->events, EVENT_BATCH, timeout_ms);
+    note_sleep(r);
     atomic_store_explicit(&r->asleep, false, memory_order_relaxed);
     if (count < 0 && errno != EINTR) {
         mc_error("epoll_wait failed: reactor=%s errno=%d reason=\"%s\"", r->name, errno,
@@ -338,16 +350,17 @@ static void wait_events(struct mc_reactor *r) {
 void mc_reactor_yield_every(struct mc_reactor *r, uint64_t ns) {
     MC_ASSERT(mc_reactor_on_thread(r));
     r->yield_every_ns = ns;
+    r->turn_end_ns = r->busy_since_ns = mc_now_ns(mc_clock_system());
 }
 
 static void give_way(struct mc_reactor *r) {
     if (r->yield_every_ns == 0) {
         return;
     }
-    uint64_t now = mc_now_ns(mc_clock_system());
-    if (now >= r->yield_at_ns) {
+    r->turn_end_ns = mc_now_ns(mc_clock_system());
+    if (r->turn_end_ns - r->busy_since_ns >= r->yield_every_ns) {
         sched_yield();
-        r->yield_at_ns = now + r->yield_every_ns;
+        r->turn_end_ns = r->busy_since_ns = mc_now_ns(mc_clock_system());
     }
 }
 
