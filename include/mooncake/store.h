@@ -65,8 +65,10 @@ struct mc_store_options {
     bool checksum;
     /* PEM files. One of them, and RPC with the master is TLS: `tls_ca` = who signs the master's
      * certificate (NULL = the system's CAs), `tls_cert` and `tls_key` = what this client shows.
-     * Default NULL, or MC_TLS_CA, MC_TLS_CERT, MC_TLS_KEY. The data path is not encrypted. */
+     * Default NULL, or MC_TLS_CA, MC_TLS_CERT, MC_TLS_KEY. */
     const char *tls_ca, *tls_cert, *tls_key;
+    /* TLS with other nodes and clients, by the same files: see mc_engine_options. */
+    const char *tls_peers;
     /* A directory on this machine's SSD, which must exist: objects that lie in this client's memory
      * are written there when the master wants it, and read from there when no memory has them any
      * more. One process owns it at a time. NULL = none. Needs segment_bytes and a master with

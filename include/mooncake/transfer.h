@@ -78,6 +78,14 @@ struct mc_engine_options {
     /* How transports and rails are chosen: JSON, or the path of a file with it (docs/te.md); NULL =
      * the default, which suits (MC_TENT_CONF). */
     const char *policy;
+    /* TLS with other engines, docs/tls.md: "off", "prefer" or "require"; NULL = MC_TLS_PEERS in the
+     * environment, else off. It needs PEM files: `tls_cert` and `tls_key`, which this engine shows
+     * as server and as client, and `tls_ca`, who signs those of the others (NULL = the system's
+     * CAs; and then peers need not show one). Peers must be who they are connected to as, or, with
+     * `tls_peer_name`, whoever has that name in the certificate. NULL = MC_TLS_CERT, MC_TLS_KEY,
+     * MC_TLS_CA, MC_TLS_PEER_NAME. */
+    const char *tls_peers;
+    const char *tls_cert, *tls_key, *tls_ca, *tls_peer_name;
 };
 /* Defaults, then the MC_* environment. */
 void mc_engine_options_init(struct mc_engine_options *options);

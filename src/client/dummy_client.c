@@ -348,6 +348,8 @@ static enum mc_status open_steps(struct mc_dummy_client *d, const struct mc_stor
     snprintf(d->socket, sizeof(d->socket), MC_DUMMY_SOCKET_FORMAT, place.port);
     uint32_t connect_ms = (uint32_t)mc_env_u64("MC_RPC_CONNECT_TIMEOUT_MS", 1, 3600000, CONNECT_MS);
     MC_TRY(mc_rpc_client_create(o->real_client, CONNECTIONS, connect_ms, &d->rpc));
+    MC_TRY(mc_tls_peers_environment(&d->tls));
+    mc_rpc_client_use_peers(d->rpc, &d->tls);
     struct mw_e_void ready;
     struct mc_dummy_rpc r = {0};
     enum mc_status status = mc_dummy_rpc(d, &r, MC_CLIENT_RPC_service_ready_internal, NULL, &ready);
@@ -426,6 +428,7 @@ void mc_dummy_client_close(struct mc_dummy_client *d) {
     }
     if (d->rpc != NULL) {
         mc_rpc_client_destroy(d->rpc);
+        mc_tls_peers_close(&d->tls);
     }
     if (d->node_pidfd >= 0) {
         close(d->node_pidfd);

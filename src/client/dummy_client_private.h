@@ -19,6 +19,7 @@ struct mc_dummy_piece { /* of shared memory that the node knows, or shall know a
 
 struct mc_dummy_client {
     struct mc_rpc_client *rpc;
+    struct mc_tls_peers tls; /* of rpc */
     struct mc_uuid id;
     char socket[64];
     uint32_t timeout_ms;

@@ -21,6 +21,7 @@
 struct mc_node {
     _Atomic(struct mc_store *) store; /* NULL until it is open */
     struct mc_dummies *dummies;       /* set before the store is; NULL without an RPC server */
+    struct mc_tls_peers tls;
     struct mc_rpc_server *server;
     uint16_t port;
 };
@@ -44,10 +45,12 @@ static bool slow(void *ctx, uint32_t function_id) {
 }
 
 static enum mc_status serve(struct mc_node *node, const struct mc_node_options *options) {
+    MC_TRY(mc_tls_peers_environment(&node->tls));
     struct mc_rpc_server_config config = {.host = options->host,
                                           .port = options->port,
                                           .threads = options->threads,
                                           .no_delay = true,
+                                          .peers = node->tls,
                                           .handler = answer,
                                           .slow = slow,
                                           .slow_threads = CALLS_AT_ONCE,
@@ -82,6 +85,7 @@ fail_server:
         mc_rpc_server_stop(node->server);
     }
 fail_node:
+    mc_tls_peers_close(&node->tls);
     free(node);
     return status;
 }
@@ -95,6 +99,7 @@ void mc_node_stop(struct mc_node *node) {
     }
     mc_dummies_stop(node->dummies);
     mc_store_close(atomic_load_explicit(&node->store, memory_order_relaxed));
+    mc_tls_peers_close(&node->tls);
     free(node);
 }
 

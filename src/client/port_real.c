@@ -314,6 +314,7 @@ static struct peer *take_peer(struct mc_real_port *real, const char *address) {
             if (place->rpc != NULL) {
                 mc_rpc_client_destroy(place->rpc);
             }
+            mc_rpc_client_use_peers(rpc, mc_engine_tls(real->engine));
             *place = (struct peer){.rpc = rpc};
             snprintf(place->address, sizeof(place->address), "%s", address);
             found = place;

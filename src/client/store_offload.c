@@ -10,6 +10,7 @@
 #include "base/thread.h"
 #include "client/offload.h"
 #include "client/store_private.h"
+#include "te/te.h"
 
 #define RPC_THREADS          4
 #define RETRY_NS             (1 * MC_SEC)
@@ -183,6 +184,7 @@ static enum mc_status listen_for_reads(struct mc_store_offload *off) {
     uint16_t port;
     struct mc_rpc_server_config config = {.host = "",
                                           .threads = RPC_THREADS,
+                                          .peers = *mc_engine_tls(off->store->engine),
                                           .no_delay = true,
                                           .handler = mc_offload_serve,
                                           .ctx = off->offload};

@@ -135,6 +135,10 @@ static enum mc_status start_engine(struct mc_store *store, const struct mc_store
     } else if (strcmp(o->protocol, "rpc_only") != 0) {
         struct mc_engine_options engine;
         mc_engine_options_init(&engine);
+        engine.tls_peers = o->tls_peers;
+        engine.tls_cert = o->tls_cert;
+        engine.tls_key = o->tls_key;
+        engine.tls_ca = o->tls_ca;
         engine.metadata = o->metadata;
         engine.host = place->host;
         engine.local_name = p2p ? NULL : store->name;

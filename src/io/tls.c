@@ -200,6 +200,34 @@ SSL_CTX *mc_tls_context(struct mc_tls *tls) {
     return context;
 }
 
+enum mc_status mc_tls_peers_open(enum mc_tls_mode mode, const struct mc_tls_config *config,
+                                 struct mc_tls_peers *out) {
+    struct mc_tls_peers peers = {.mode = mode};
+    if (mode != MC_TLS_OFF) {
+        MC_TRY(mc_tls_create(config, true, &peers.server));
+        enum mc_status status = mc_tls_create(config, false, &peers.client);
+        if (status != MC_OK) {
+            mc_tls_destroy(peers.server);
+            return status;
+        }
+    }
+    *out = peers;
+    return MC_OK;
+}
+
+enum mc_status mc_tls_peers_environment(struct mc_tls_peers *out) {
+    const struct mc_tls_config config = mc_tls_config_environment();
+    enum mc_tls_mode mode;
+    MC_TRY(mc_tls_mode_parse(NULL, &mode));
+    return mc_tls_peers_open(mode, &config, out);
+}
+
+void mc_tls_peers_close(struct mc_tls_peers *peers) {
+    mc_tls_destroy(peers->server);
+    mc_tls_destroy(peers->client);
+    *peers = (struct mc_tls_peers){0};
+}
+
 bool mc_tls_is_server(const struct mc_tls *tls) {
     return tls->server;
 }

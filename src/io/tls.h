@@ -53,6 +53,31 @@ void mc_stream_tls(struct mc_stream *s, int fd, struct mc_tls *tls, const char *
 void mc_stream_either(struct mc_stream *s, int fd, struct mc_tls *tls, bool demand,
                       const char *peer);
 
+/* ---- between peers, each of which is server and client ---- */
+
+enum mc_tls_mode {
+    MC_TLS_OFF,
+    MC_TLS_PREFER, /* serves both; asks in TLS, and in plain when the peer hangs up on that */
+    MC_TLS_REQUIRE /* serves and asks in TLS only */
+};
+struct mc_tls_peers {
+    enum mc_tls_mode mode;
+    struct mc_tls *server, *client; /* NULL when off */
+};
+/* "off", "prefer", "require"; NULL or "" = MC_TLS_PEERS in the environment, else off.
+ * MC_INVALID_PARAMS names the text. */
+MC_MUST_USE enum mc_status mc_tls_mode_parse(const char *text, enum mc_tls_mode *out);
+/* Unless off it needs a certificate, which is shown by both sides. */
+MC_MUST_USE enum mc_status mc_tls_peers_open(enum mc_tls_mode mode,
+                                             const struct mc_tls_config *config,
+                                             struct mc_tls_peers *out);
+/* All of it from the environment. */
+MC_MUST_USE enum mc_status mc_tls_peers_environment(struct mc_tls_peers *out);
+void mc_tls_peers_close(struct mc_tls_peers *peers); /* streams of it may go on; once is enough */
+/* A server's stream as the mode says. */
+void mc_stream_serve(struct mc_stream *s, int fd, const struct mc_tls_peers *peers,
+                     const char *peer);
+
 /* A client's handshake. What is wrong with a certificate is logged. MC_ERR_TIMEOUT, MC_ERR_CLOSED
  * (also: the peer speaks no TLS and hung up), MC_ERR_PROTOCOL. */
 MC_MUST_USE enum mc_status mc_stream_tls_handshake(struct mc_stream *s, uint64_t deadline_ns);

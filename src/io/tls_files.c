@@ -10,6 +10,26 @@ struct mc_tls_config mc_tls_config_environment(void) {
                                   getenv("MC_TLS_PEER_NAME")};
 }
 
+enum mc_status mc_tls_mode_parse(const char *text, enum mc_tls_mode *out) {
+    static const char *const names[] = {
+        [MC_TLS_OFF] = "off", [MC_TLS_PREFER] = "prefer", [MC_TLS_REQUIRE] = "require"};
+    if (text == NULL || text[0] == '\0') {
+        text = getenv("MC_TLS_PEERS");
+    }
+    if (text == NULL || text[0] == '\0') {
+        *out = MC_TLS_OFF;
+        return MC_OK;
+    }
+    for (size_t i = 0; i < MC_ARRAY_LEN(names); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *out = (enum mc_tls_mode)i;
+            return MC_OK;
+        }
+    }
+    mc_error("TLS between peers is off, prefer or require: value=%s", text);
+    return MC_INVALID_PARAMS;
+}
+
 /* A file that is not there has no version. */
 static void read_versions(const struct mc_tls_files *files,
                           struct mc_file_version versions[MC_TLS_FILES]) {

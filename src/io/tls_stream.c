@@ -505,3 +505,12 @@ void mc_stream_either(struct mc_stream *s, int fd, struct mc_tls *tls, bool dema
     session->demand = demand;
     s->ops = &ops;
 }
+
+void mc_stream_serve(struct mc_stream *s, int fd, const struct mc_tls_peers *peers,
+                     const char *peer) {
+    if (peers == NULL || peers->mode == MC_TLS_OFF) {
+        mc_stream_plain(s, fd);
+    } else {
+        mc_stream_either(s, fd, peers->server, peers->mode == MC_TLS_REQUIRE, peer);
+    }
+}

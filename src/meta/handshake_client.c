@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -23,34 +22,60 @@ void mc_handshake_limits_init(struct mc_handshake_limits *limits) {
     };
 }
 
-static enum mc_status exchange(int fd, enum mc_handshake_type type, struct mc_str body,
+static enum mc_status exchange(struct mc_stream *s, enum mc_handshake_type type, struct mc_str body,
                                uint64_t max_bytes, uint64_t deadline_ns, struct mc_buf *reply) {
     struct __attribute__((packed)) {
         uint64_t length;
         uint8_t type;
     } head = {1 + body.len, (uint8_t)type};
     struct iovec iov[2] = {{&head, sizeof(head)}, {(void *)(uintptr_t)body.ptr, body.len}};
-    MC_TRY(mc_send_all(fd, iov, 2, deadline_ns));
-    MC_TRY(mc_recv_all(fd, &head, sizeof(head), deadline_ns));
+    MC_TRY(mc_stream_send_all(s, iov, 2, deadline_ns));
+    MC_TRY(mc_stream_recv_all(s, &head, sizeof(head), deadline_ns));
     if (head.length == 0 || head.length > max_bytes || head.type != (uint8_t)type) {
         return MC_ERR_PROTOCOL;
     }
     mc_buf_clear(reply);
     mc_buf_reserve(reply, head.length);
-    MC_TRY(mc_recv_all(fd, reply->data, head.length - 1, deadline_ns));
+    MC_TRY(mc_stream_recv_all(s, reply->data, head.length - 1, deadline_ns));
     reply->len = head.length - 1;
+    return MC_OK;
+}
+
+/* In TLS when that is wanted; in plain also when it was only preferred and the peer, which knows
+ * nothing of it, hung up. */
+static enum mc_status open_stream(const char *host, const struct mc_addr *addr,
+                                  const struct mc_tls_peers *tls, uint64_t deadline_ns,
+                                  struct mc_stream *s, const char **step) {
+    int fd;
+    *step = "connect";
+    MC_TRY(mc_connect(addr, deadline_ns, &fd));
+    if (tls == NULL || tls->mode == MC_TLS_OFF) {
+        mc_stream_plain(s, fd);
+        return MC_OK;
+    }
+    *step = "TLS";
+    mc_stream_tls(s, fd, tls->client, host);
+    enum mc_status status = mc_stream_tls_handshake(s, deadline_ns);
+    if (status == MC_OK) {
+        return MC_OK;
+    }
+    s->ops->close(s);
+    if (status != MC_ERR_CLOSED || tls->mode != MC_TLS_PREFER) {
+        return status;
+    }
+    MC_TRY(mc_connect(addr, deadline_ns, &fd));
+    mc_stream_plain(s, fd);
     return MC_OK;
 }
 
 static enum mc_status connect_to(const char *host, uint16_t port,
                                  const struct mc_handshake_limits *limits, uint64_t deadline_ns,
-                                 int *fd, const char **step) {
+                                 struct mc_stream *s, const char **step) {
     struct mc_addr addr;
     *step = "resolve";
     MC_TRY(mc_addr_resolve(host, port, &addr));
-    *step = "connect";
-    uint64_t now = mc_now_ns(mc_clock_system());
-    return mc_connect(&addr, mc_min_u64(deadline_ns, now + limits->connect_timeout_ms * MC_MS), fd);
+    uint64_t until = mc_now_ns(mc_clock_system()) + limits->connect_timeout_ms * MC_MS;
+    return open_stream(host, &addr, limits->tls, mc_min_u64(deadline_ns, until), s, step);
 }
 
 static void say_failed(const char *host, uint16_t port, enum mc_handshake_type type,
@@ -64,19 +89,19 @@ static enum mc_status call(const char *host, uint16_t port, enum mc_handshake_ty
                            uint64_t deadline_ns, struct mc_buf *reply) {
     const char *step = "frame";
     enum mc_status status = MC_ERR_PROTOCOL;
-    int fd = -1;
+    struct mc_stream stream;
     if (1 + body.len > limits->max_frame_bytes) {
         goto out;
     }
-    status = connect_to(host, port, limits, deadline_ns, &fd, &step);
+    status = connect_to(host, port, limits, deadline_ns, &stream, &step);
     if (status != MC_OK) {
         goto out;
     }
     step = "exchange";
     uint64_t now = mc_now_ns(mc_clock_system());
-    status = exchange(fd, type, body, limits->max_frame_bytes,
+    status = exchange(&stream, type, body, limits->max_frame_bytes,
                       mc_min_u64(deadline_ns, now + limits->reply_timeout_ms * MC_MS), reply);
-    close(fd);
+    stream.ops->close(&stream);
 out:
     if (status != MC_OK) {
         say_failed(host, port, type, step, status);
@@ -87,7 +112,7 @@ out:
 /* ---- channels ---- */
 
 struct mc_handshake_channel {
-    int fd;
+    struct mc_stream stream;
     struct mc_handshake_limits limits;
     char host[256];
     uint16_t port;
@@ -97,14 +122,13 @@ enum mc_status mc_handshake_channel_open(const char *host, uint16_t port,
                                          const struct mc_handshake_limits *limits,
                                          uint64_t deadline_ns, struct mc_handshake_channel **out) {
     const char *step;
-    int fd = -1;
-    enum mc_status status = connect_to(host, port, limits, deadline_ns, &fd, &step);
+    struct mc_handshake_channel *channel = mc_zalloc(sizeof(*channel));
+    enum mc_status status = connect_to(host, port, limits, deadline_ns, &channel->stream, &step);
     if (status != MC_OK) {
         say_failed(host, port, MC_HANDSHAKE_STAGE, step, status);
+        free(channel);
         return status;
     }
-    struct mc_handshake_channel *channel = mc_zalloc(sizeof(*channel));
-    channel->fd = fd;
     channel->limits = *limits;
     channel->port = port;
     snprintf(channel->host, sizeof(channel->host), "%s", host);
@@ -117,7 +141,7 @@ enum mc_status mc_handshake_channel_call(struct mc_handshake_channel *channel, s
     uint64_t latest =
         mc_now_ns(mc_clock_system()) + channel->limits.reply_timeout_ms * (uint64_t)MC_MS;
     enum mc_status status =
-        exchange(channel->fd, MC_HANDSHAKE_STAGE, body, channel->limits.max_frame_bytes,
+        exchange(&channel->stream, MC_HANDSHAKE_STAGE, body, channel->limits.max_frame_bytes,
                  mc_min_u64(deadline_ns, latest), reply);
     if (status != MC_OK) {
         say_failed(channel->host, channel->port, MC_HANDSHAKE_STAGE, "exchange", status);
@@ -126,12 +150,12 @@ enum mc_status mc_handshake_channel_call(struct mc_handshake_channel *channel, s
 }
 
 void mc_handshake_channel_abort(struct mc_handshake_channel *channel) {
-    shutdown(channel->fd, SHUT_RDWR);
+    shutdown(channel->stream.fd, SHUT_RDWR);
 }
 
 void mc_handshake_channel_close(struct mc_handshake_channel *channel) {
     if (channel != NULL) {
-        close(channel->fd);
+        channel->stream.ops->close(&channel->stream);
         free(channel);
     }
 }

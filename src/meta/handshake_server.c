@@ -334,6 +334,8 @@ static void on_conn_ready(struct mc_reactor_fd *io, uint32_t events) {
             return;
         }
         if (status == MC_OK && !complete) {
+            bool out = mc_stream_wants_out(&c->stream); /* TLS: its handshake has more to say */
+            mc_reactor_modify(c->server->reactor, io, out ? EPOLLOUT : EPOLLIN);
             return;
         }
         if (status != MC_OK || answer(c) != MC_OK) {
@@ -349,11 +351,11 @@ static void on_conn_ready(struct mc_reactor_fd *io, uint32_t events) {
     conn_write(c);
 }
 
-static void conn_start(struct mc_handshake_server *server, int fd) {
+static void conn_start(struct mc_handshake_server *server, int fd, const char *peer) {
     struct conn *c = mc_zalloc(sizeof(*c));
     c->server = server;
     c->state = CONN_READING;
-    mc_stream_plain(&c->stream, fd);
+    mc_stream_serve(&c->stream, fd, server->limits.tls, peer);
     mc_timer_init(&c->timer, on_conn_timer);
     c->io = (struct mc_reactor_fd){.fd = fd, .events = EPOLLIN, .on_ready = on_conn_ready};
     if (mc_reactor_add(server->reactor, &c->io) != MC_OK) {
@@ -376,7 +378,9 @@ static void accepted(struct mc_acceptor *acceptor, int fd, const struct mc_addr 
         close(fd);
         return;
     }
-    conn_start(server, fd);
+    char name[MC_HOST_MAX + 8];
+    mc_addr_format(peer, name, sizeof(name));
+    conn_start(server, fd, name);
 }
 
 /* ---- life ---- */

@@ -14,6 +14,7 @@
 
 #include "base/base.h"
 #include "base/metrics.h"
+#include "io/tls.h"
 
 struct mc_reactor;
 
@@ -30,11 +31,12 @@ enum mc_handshake_type {
 };
 
 struct mc_handshake_limits {
-    uint64_t max_frame_bytes;    /* longer frames end the connection, both ways */
-    uint32_t connect_timeout_ms; /* client */
-    uint32_t reply_timeout_ms;   /* client: from connected to the whole reply */
-    uint32_t serve_timeout_ms;   /* server: a connection's whole life */
-    unsigned max_connections;    /* server: more at a time are closed at once, and counted */
+    uint64_t max_frame_bytes;       /* longer frames end the connection, both ways */
+    uint32_t connect_timeout_ms;    /* client */
+    uint32_t reply_timeout_ms;      /* client: from connected to the whole reply */
+    uint32_t serve_timeout_ms;      /* server: a connection's whole life */
+    unsigned max_connections;       /* server: more at a time are closed at once, and counted */
+    const struct mc_tls_peers *tls; /* both; NULL = plain. Not owned */
 };
 /* 1 MiB (MC_HANDSHAKE_MAX_LENGTH), 5 s (MC_HANDSHAKE_CONNECT_TIMEOUT), 60 s, 5 s, 1024. */
 void mc_handshake_limits_init(struct mc_handshake_limits *limits);

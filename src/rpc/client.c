@@ -40,6 +40,7 @@ struct mc_rpc_client {
     unsigned max_connections;
     uint32_t connect_timeout_ms;
     struct mc_tls *tls; /* NULL = plain */
+    bool or_plain;      /* to a peer that hangs up on TLS */
     pthread_mutex_t lock;
     pthread_cond_t freed; /* a connection came back, or may be opened */
     struct connection *idle;
@@ -76,6 +77,11 @@ enum mc_status mc_rpc_client_create(const char *host_port, unsigned max_connecti
 
 void mc_rpc_client_use_tls(struct mc_rpc_client *client, struct mc_tls *tls) {
     client->tls = tls;
+}
+
+void mc_rpc_client_use_peers(struct mc_rpc_client *client, const struct mc_tls_peers *peers) {
+    client->tls = peers->client;
+    client->or_plain = peers->mode == MC_TLS_PREFER;
 }
 
 static void connection_close(struct connection *c) {
@@ -169,15 +175,25 @@ static enum mc_status take_slot(struct mc_rpc_client *client, uint64_t deadline_
     return status;
 }
 
-static enum mc_status open_stream(const struct mc_rpc_client *client, struct mc_stream *stream,
-                                  int fd, uint64_t deadline_ns) {
-    if (client->tls == NULL) {
-        mc_stream_plain(stream, fd);
-        mc_sleep_in_reads(fd);
-        return MC_OK;
-    }
+static enum mc_status open_plain(struct mc_stream *stream, const struct mc_addr *addr,
+                                 uint64_t deadline_ns) {
+    int fd;
+    MC_TRY(mc_connect(addr, deadline_ns, &fd));
+    mc_stream_plain(stream, fd);
+    mc_sleep_in_reads(fd);
+    return MC_OK;
+}
+
+static enum mc_status open_tls(const struct mc_rpc_client *client, struct mc_stream *stream,
+                               const struct mc_addr *addr, uint64_t deadline_ns) {
+    int fd;
+    MC_TRY(mc_connect(addr, deadline_ns, &fd));
     mc_stream_tls(stream, fd, client->tls, client->peer.host);
     enum mc_status status = mc_stream_tls_handshake(stream, deadline_ns);
+    if (status == MC_ERR_CLOSED && client->or_plain) {
+        stream->ops->close(stream);
+        return open_plain(stream, addr, deadline_ns);
+    }
     if (status != MC_OK) {
         mc_error("no TLS connection to the RPC server: peer=%s status=%s%s", client->name,
                  mc_status_name(status), status == MC_ERR_CLOSED ? " (it may not speak TLS)" : "");
@@ -190,15 +206,13 @@ static enum mc_status open_stream(const struct mc_rpc_client *client, struct mc_
 static enum mc_status connection_open(struct mc_rpc_client *client, uint64_t deadline_ns,
                                       struct connection **out) {
     struct mc_addr addr;
-    int fd;
     uint64_t limit = now_ns() + client->connect_timeout_ms * MC_MS;
+    uint64_t until = mc_min_u64(limit, deadline_ns);
     enum mc_status status = mc_addr_resolve(client->peer.host, client->peer.port, &addr);
-    if (status == MC_OK) {
-        status = mc_connect(&addr, mc_min_u64(limit, deadline_ns), &fd);
-    }
     struct connection *c = mc_zalloc(sizeof(*c));
     if (status == MC_OK) {
-        status = open_stream(client, &c->stream, fd, mc_min_u64(limit, deadline_ns));
+        status = client->tls != NULL ? open_tls(client, &c->stream, &addr, until)
+                                     : open_plain(&c->stream, &addr, until);
     }
     if (status != MC_OK) {
         free(c);

@@ -22,6 +22,7 @@
 
 #include "base/base.h"
 #include "base/metrics.h"
+#include "io/tls.h"
 
 #define MC_RPC_MAGIC    21
 #define MC_RPC_MAX_BODY (256u << 20)
@@ -65,8 +66,6 @@ struct mc_rpc_reply {      /* the handler appends; both start empty */
 typedef void (*mc_rpc_handler)(void *ctx, const struct mc_rpc_request *request,
                                struct mc_rpc_reply *reply);
 
-struct mc_tls; /* io/tls.h */
-
 struct mc_rpc_server_config {
     const char *host;         /* "" = all */
     uint16_t port;            /* 0 = any */
@@ -83,6 +82,8 @@ struct mc_rpc_server_config {
     bool no_delay; /* set it: without, the kernel may hold an answer back until the one before is
                       acknowledged */
     struct mc_tls *tls; /* of a server, not owned; NULL = plain TCP */
+    /* Instead: as the mode says. Copied; the contexts in it are not owned. */
+    struct mc_tls_peers peers;
     mc_rpc_handler handler;
     /* True for requests that may take long: they run on `slow_threads` threads of their own (0 = 1,
      * at most 64), and only their connection waits. May be NULL. */
@@ -106,8 +107,10 @@ struct mc_rpc_client; /* to one peer; thread safe */
 MC_MUST_USE enum mc_status mc_rpc_client_create(const char *host_port, unsigned max_connections,
                                                 uint32_t connect_timeout_ms,
                                                 struct mc_rpc_client **out);
-/* Before the first call: connections speak TLS; `tls`, of a client, is not owned. */
+/* Before the first call: connections speak TLS; `tls`, of a client, is not owned; NULL = plain. */
 void mc_rpc_client_use_tls(struct mc_rpc_client *client, struct mc_tls *tls);
+/* The same to a peer of ours, as the mode says. */
+void mc_rpc_client_use_peers(struct mc_rpc_client *client, const struct mc_tls_peers *peers);
 void mc_rpc_client_destroy(struct mc_rpc_client *client); /* no call may be running */
 
 /* Appends the answer's body (and attachment, when wanted) on success. MC_RPC_TIMEOUT after the

@@ -60,7 +60,7 @@ static void accepted(struct mc_acceptor *acceptor, int fd, const struct mc_addr 
     if (s->config.tls != NULL) {
         mc_stream_tls(&c->stream, fd, s->config.tls, c->peer);
     } else {
-        mc_stream_plain(&c->stream, fd);
+        mc_stream_serve(&c->stream, fd, &s->config.peers, c->peer);
     }
     atomic_fetch_add_explicit(&w->connections, 1, memory_order_relaxed);
     mc_metric_add(&s->metrics.connections, 1);

@@ -76,6 +76,7 @@ static struct mc_peer_desc *desc_from_wire(struct mc_segment_desc *wire, const c
     memcpy(desc->boot_id, wire->boot_id, sizeof(desc->boot_id));
     memcpy(desc->shm_socket, wire->shm_socket, sizeof(desc->shm_socket));
     desc->pid = wire->pid;
+    desc->tls = wire->tls;
     desc->buffer_count = wire->buffer_count;
     desc->buffers = mc_zalloc((wire->buffer_count + 1) * sizeof(*desc->buffers));
     for (size_t i = 0; i < wire->buffer_count; i++) {

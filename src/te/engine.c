@@ -57,6 +57,20 @@ static enum mc_status adopt_options(struct mc_engine *engine, const struct mc_en
     return MC_OK;
 }
 
+static enum mc_status open_tls(struct mc_engine *engine) {
+    struct mc_engine_options *o = &engine->options;
+    struct mc_tls_config config = mc_tls_config_environment();
+    enum mc_tls_mode mode;
+    MC_TRY(mc_tls_mode_parse(o->tls_peers, &mode));
+    config.cert = o->tls_cert != NULL ? o->tls_cert : config.cert;
+    config.key = o->tls_key != NULL ? o->tls_key : config.key;
+    config.ca = o->tls_ca != NULL ? o->tls_ca : config.ca;
+    config.peer_name = o->tls_peer_name != NULL ? o->tls_peer_name : config.peer_name;
+    o->tls_peers = o->tls_cert = o->tls_key = NULL; /* the caller's, who may free them now */
+    o->tls_ca = o->tls_peer_name = NULL;
+    return mc_tls_peers_open(mode, &config, &engine->tls);
+}
+
 static void free_options(struct mc_engine_options *o) {
     free((char *)(uintptr_t)o->metadata);
     free((char *)(uintptr_t)o->local_name);
@@ -219,6 +233,10 @@ static enum mc_status start_transports(struct mc_engine *engine,
         if (mc_policy_disables(&engine->policy, table[i]->name)) {
             continue;
         }
+        if (engine->tls.mode == MC_TLS_REQUIRE && table[i]->in_the_clear) {
+            mc_info("TLS is required, so this transport is not used: transport=%s", table[i]->name);
+            continue;
+        }
         enum mc_status status = table[i]->start(engine, index, &t);
         if (status == MC_NOT_SUPPORTED) {
             continue;
@@ -299,6 +317,7 @@ static void destroy_parts(struct mc_engine *engine) {
     mc_metrics_destroy(engine->metrics);
     pthread_mutex_destroy(&engine->batches_lock);
     pthread_cond_destroy(&engine->batches_changed);
+    mc_tls_peers_close(&engine->tls);
     free_options(&engine->options);
     mc_qos_host_close(engine->qos_host);
     free(engine);
@@ -309,6 +328,7 @@ static enum mc_status open_meta(struct mc_engine *engine) {
     mc_handshake_limits_init(&limits);
     limits.connect_timeout_ms = engine->options.connect_timeout_ms;
     limits.reply_timeout_ms = REPLY_TIMEOUT_MS;
+    limits.tls = &engine->tls;
     return mc_meta_open(engine->options.metadata, &limits, &engine->meta);
 }
 
@@ -334,8 +354,9 @@ enum mc_status mc_engine_create_with(const struct mc_engine_options *options,
     int listen_fd = -1;
     init_parts(engine);
     enum mc_status status = adopt_options(engine, options);
-    if (status != MC_OK || (status = mc_topology_init(engine)) != MC_OK ||
-        (status = open_meta(engine)) != MC_OK || (status = choose_host(engine)) != MC_OK ||
+    if (status != MC_OK || (status = open_tls(engine)) != MC_OK ||
+        (status = mc_topology_init(engine)) != MC_OK || (status = open_meta(engine)) != MC_OK ||
+        (status = choose_host(engine)) != MC_OK ||
         (status = listen_handshake(engine, &listen_fd)) != MC_OK) {
         goto fail;
     }
@@ -433,6 +454,10 @@ MC_PUBLIC char *mc_engine_metrics(struct mc_engine *engine) {
     mc_metrics_print(engine->metrics, &text);
     (void)mc_buf_cstr(&text);
     return text.data;
+}
+
+const struct mc_tls_peers *mc_engine_tls(const struct mc_engine *engine) {
+    return &engine->tls;
 }
 
 const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine) {

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "io/io.h"
+#include "io/tls.h"
 #include "meta/meta.h"
 #include "te/policy.h"
 #include "te/qos_host.h"
@@ -316,6 +317,7 @@ struct mc_engine {
     char name[MC_SEGMENT_NAME_MAX];
     char host[256];
     char boot_id[40];
+    struct mc_tls_peers tls;
     uint16_t rpc_port;
     int listen_backlog;
     struct mc_uuid id;

@@ -141,6 +141,7 @@ static void rebuild_descriptor_locked(struct mc_engine *engine) {
         .tcp_proto = 1,
         .engine_id = engine->id,
         .pid = getpid(),
+        .tls = engine->tls.mode != MC_TLS_OFF,
     };
     memcpy(desc.name, engine->name, sizeof(desc.name));
     memcpy(desc.boot_id, engine->boot_id, sizeof(desc.boot_id));

@@ -65,6 +65,7 @@ struct mc_peer_desc {
     struct mc_uuid engine_id; /* ours: random per engine; {0,0} for upstream peers */
     char boot_id[40];         /* ours: same host when equal; "" for upstream peers */
     int32_t pid;              /* ours, for people; 0 when unknown. Never used as an identity */
+    bool tls;                 /* ours: handshake and data port speak TLS */
     char shm_socket[64];      /* ours: abstract socket that hands out the mappings; "" when none */
     size_t buffer_count;
     struct mc_peer_buffer *buffers; /* sorted by addr */
@@ -161,6 +162,8 @@ void mc_rail_set_up(struct mc_transport *t, unsigned rail, bool up);
 struct mc_handshake_call;
 struct mc_transport_ops {
     const char *name; /* "tcp", "shm" */
+    /* Bytes leave the machine and are not encrypted: not for an engine that requires TLS. */
+    bool in_the_clear;
     /* Requests are cut into slices of about this size, so that one request uses several lanes; 0 =
      * never cut. */
     uint64_t slice_bytes;
@@ -259,6 +262,8 @@ MC_MUST_USE enum mc_status mc_engine_explain(struct mc_engine *engine,
 /* What transports need of the engine. */
 /* Numbers hold no 0 = default. */
 const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine);
+/* TLS with other engines; what listens for peers serves by it (mc_stream_serve). */
+const struct mc_tls_peers *mc_engine_tls(const struct mc_engine *engine);
 struct mc_uuid mc_engine_id(const struct mc_engine *engine);
 /* Of this host's kernel; "" when unknown. */
 const char *mc_engine_boot_id(const struct mc_engine *engine);

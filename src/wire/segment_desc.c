@@ -74,6 +74,9 @@ static json_t *encode_ours(const struct mc_segment_desc *desc) {
         json_object_set(ours, "device_memory", devices);
     }
     json_decref(devices);
+    if (desc->tls) {
+        json_object_set_new(ours, "tls", json_true());
+    }
     return ours;
 }
 
@@ -280,6 +283,7 @@ static enum mc_status decode_ours(const json_t *root, struct mc_segment_desc *de
         return bad("malformed mooncake_c");
     }
     desc->pid = (int32_t)pid;
+    desc->tls = json_is_true(json_object_get(ours, "tls"));
     const char *why = NULL;
     desc->fabric = mc_fabric_desc_decode(ours, &why);
     if (why != NULL) {

@@ -64,6 +64,7 @@ struct mc_segment_desc {
     char boot_id[40];         /* ours; "" */
     int32_t pid;              /* ours; 0 */
     char shm_socket[64];      /* ours; "" */
+    bool tls;                 /* ours: handshake and data port speak TLS too, or only */
     size_t buffer_count;
     struct mc_segment_desc_buffer *buffers;
     struct mc_rdma_desc *rdma;     /* decoding only; NULL = none */

@@ -436,6 +436,7 @@ static void rdma_stop(struct mc_transport *base) {
 
 const struct mc_transport_ops mc_transport_rdma_ops = {
     .name = "rdma",
+    .in_the_clear = true,
     .slice_bytes = SLICE_BYTES,
     .devices = MC_DEVICE_LOCAL | MC_DEVICE_REMOTE | MC_DEVICE_FOREIGN, /* where it is registered */
     .start = rdma_start,

@@ -42,6 +42,10 @@ static bool speaks_acked(const struct tcp_transport *t, const struct mc_peer_des
     return desc->tcp_proto >= TCP_PROTO_ACKED && !t->force_plain;
 }
 
+static bool speaks_tls(const struct tcp_transport *t, const struct mc_peer_desc *desc) {
+    return desc->tls && t->tls->mode != MC_TLS_OFF;
+}
+
 static enum mc_status peer_create(struct tcp_transport *t, const struct mc_peer_desc *desc,
                                   struct tcp_peer **out) {
     struct mc_addr addr;
@@ -50,6 +54,7 @@ static enum mc_status peer_create(struct tcp_transport *t, const struct mc_peer_
     peer->transport = t;
     peer->addr = addr;
     peer->acked = speaks_acked(t, desc);
+    peer->tls = speaks_tls(t, desc);
     peer->lane_count = t->lanes_per_peer;
     mc_list_init(&peer->link);
     mc_addr_format(&addr, peer->name, sizeof(peer->name));
@@ -213,7 +218,8 @@ static void tcp_forget(struct mc_transport *base, struct mc_segment *segment) {
 
 static uint32_t tcp_cost(struct mc_transport *base, struct mc_segment *segment,
                          const struct mc_peer_desc *desc) {
-    return desc->tcp_data_port != 0 && desc->tcp_host[0] != '\0' ? COST : UINT32_MAX;
+    bool closed = tcp_of(base)->tls->mode == MC_TLS_REQUIRE && !desc->tls;
+    return desc->tcp_data_port != 0 && desc->tcp_host[0] != '\0' && !closed ? COST : UINT32_MAX;
 }
 
 /* Names are resolved here, where waiting is allowed. A descriptor that names another place ends the
@@ -222,10 +228,13 @@ static void tcp_open(struct mc_transport *base, struct mc_segment *segment,
                      const struct mc_peer_desc *desc) {
     struct tcp_transport *t = tcp_of(base);
     struct tcp_peer *peer = peer_find(t, segment);
+    if (t->tls->mode == MC_TLS_REQUIRE && !desc->tls) {
+        mc_warn("tcp: the peer speaks no TLS, which is required here: peer=%s", desc->name);
+    }
     if (peer != NULL) {
         bool moved = strcmp(peer->host, desc->tcp_host) != 0 ||
                      mc_addr_port(&peer->addr) != desc->tcp_data_port ||
-                     peer->acked != speaks_acked(t, desc);
+                     peer->acked != speaks_acked(t, desc) || peer->tls != speaks_tls(t, desc);
         tcp_peer_put(peer);
         if (!moved) {
             return;
@@ -332,6 +341,7 @@ static enum mc_status tcp_start(struct mc_engine *engine, unsigned index,
     t->base.ops = &mc_transport_tcp_ops;
     t->base.engine = engine;
     t->base.index = index;
+    t->tls = mc_engine_tls(engine);
     t->lanes_per_peer = (unsigned)mc_min_u64(mc_max_u64(config->lanes_per_peer, 1), TCP_LANES_MAX);
     /* A stream keeps about one core busy at each end. */
     t->lanes_per_post = (unsigned)mc_min_u64(t->lanes_per_peer, cores > 2 ? cores / 2 : 1);

@@ -20,6 +20,7 @@
 #include <sys/epoll.h>
 
 #include "io/io.h"
+#include "io/tls.h"
 #include "te/te.h"
 
 /* ---- the data protocol ---- */
@@ -92,7 +93,8 @@ struct tcp_transport {
     unsigned stall_ticks; /* sweeps without a byte moved until a busy connection counts as dead */
     uint64_t queue_limit; /* slices of one peer */
     uint64_t connect_timeout_ns;
-    bool force_plain;           /* MC_TCP_PROTO=1 */
+    bool force_plain; /* MC_TCP_PROTO=1 */
+    const struct mc_tls_peers *tls;
     pthread_mutex_t peers_lock; /* guards peers and every segment's transport_state slot */
     struct mc_list peers;       /* tcp_peer.link: those a segment points to */
     struct tcp_metrics metrics;
@@ -205,6 +207,7 @@ struct tcp_peer {
     char host[MC_HOST_MAX]; /* as in the descriptor that it was made from */
     struct mc_addr addr;
     bool acked;
+    bool tls;
     _Atomic uint64_t queued;      /* slices on all lanes */
     _Atomic uint64_t retry_at_ns; /* no connect before */
     _Atomic uint32_t refusals;    /* connections in a row that came to nothing */

@@ -33,7 +33,11 @@ static void ask_reactor_locked(struct tcp_lane *lane) {
 /* ---- who watches the socket ---- */
 
 void tcp_lane_watch_locked(struct tcp_lane *lane, bool again) {
-    lane->watch_again |= again;
+    /* What TLS has decrypted and nobody has taken is invisible to epoll, which always sees that
+     * there is room to send. */
+    bool unseen = lane->state == TCP_LANE_UP && mc_stream_pending(&lane->stream);
+    bool tls = lane->state == TCP_LANE_UP && !mc_stream_is_plain(&lane->stream);
+    lane->watch_again |= again || unseen;
     if (!lane->attached || lane->state != TCP_LANE_UP || lane->driver == TCP_DRIVER_REACTOR) {
         return;
     }
@@ -46,6 +50,9 @@ void tcp_lane_watch_locked(struct tcp_lane *lane, bool again) {
     }
     if (lane->send_blocked && !(lane->driver == TCP_DRIVER_WAITER && lane->blocked_by_waiter) &&
         !lane->promised) {
+        events |= EPOLLOUT;
+    }
+    if (tls && lane->watch_again && lane->driver == TCP_DRIVER_NONE) {
         events |= EPOLLOUT;
     }
     if (events != lane->watched || lane->watch_again) {
@@ -258,11 +265,34 @@ static void begin_connect_locked(struct tcp_lane *lane) {
     mc_timer_start(lane->shard->reactor, &lane->timer, now + peer->transport->connect_timeout_ns);
 }
 
+/* MC_OK with *done false: the next event continues. */
+static enum mc_status secure_locked(struct tcp_lane *lane, bool *done) {
+    *done = !lane->peer->tls;
+    if (!lane->peer->tls) {
+        return MC_OK;
+    }
+    if (mc_stream_is_plain(&lane->stream)) {
+        mc_stream_tls(&lane->stream, lane->stream.fd, lane->peer->transport->tls->client,
+                      lane->peer->host);
+    }
+    return mc_stream_tls_step(&lane->stream, done);
+}
+
 static void end_connect_locked(struct tcp_lane *lane) {
     struct tcp_metrics *metrics = &lane->peer->transport->metrics;
-    enum mc_status status = mc_connect_end(lane->stream.fd);
+    enum mc_status status =
+        mc_stream_is_plain(&lane->stream) ? mc_connect_end(lane->stream.fd) : MC_OK;
     if (status != MC_OK) {
         connect_failed_locked(lane, status, "connect", errno);
+        return;
+    }
+    bool done;
+    status = secure_locked(lane, &done);
+    if (status != MC_OK) {
+        connect_failed_locked(lane, status, "TLS", 0);
+        return;
+    }
+    if (!done) {
         return;
     }
     mc_timer_stop(lane->shard->reactor, &lane->timer);
@@ -348,7 +378,8 @@ static void drive_locked(struct tcp_lane *lane, uint32_t events) {
 static void on_ready(struct mc_reactor_fd *ready, uint32_t events) {
     struct tcp_lane *lane = mc_container_of(ready, struct tcp_lane, ready);
     pthread_mutex_lock(&lane->lock);
-    if (lane->state == TCP_LANE_CONNECTING && (events & (EPOLLOUT | EVENTS_BROKEN))) {
+    bool securing = lane->state == TCP_LANE_CONNECTING && !mc_stream_is_plain(&lane->stream);
+    if (lane->state == TCP_LANE_CONNECTING && (securing || (events & (EPOLLOUT | EVENTS_BROKEN)))) {
         end_connect_locked(lane);
     }
     if (lane->state == TCP_LANE_UP && lane->driver == TCP_DRIVER_NONE) {

@@ -15,6 +15,7 @@
 #include "te/transport/tcp.h"
 
 #include <errno.h>
+#include <poll.h>
 
 #include "base/log.h"
 
@@ -310,9 +311,19 @@ static void complete_locked(struct tcp_lane *lane, const struct intake *in, int 
 
 static enum mc_status read_lane(struct tcp_lane *lane, const struct intake *in, bool sleep,
                                 size_t *n) {
-    if (sleep) {
+    if (sleep && mc_stream_is_plain(&lane->stream)) {
         return mc_recv_once(lane->stream.fd, in->iov, in->iov_count, n);
     }
+    MC_TRY(lane->stream.ops->readv(&lane->stream, in->iov, in->iov_count, n));
+    if (!sleep || *n > 0) {
+        return MC_OK;
+    }
+    uint64_t until = mc_now_ns(mc_clock_system()) + MC_READ_SLEEP_NS;
+    enum mc_status status = mc_wait_ready(lane->stream.fd, POLLIN, until);
+    if (status == MC_ERR_TIMEOUT) {
+        return MC_OK; /* nothing came */
+    }
+    MC_TRY(status);
     return lane->stream.ops->readv(&lane->stream, in->iov, in->iov_count, n);
 }
 

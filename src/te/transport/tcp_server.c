@@ -24,6 +24,7 @@
 #include "te/transport/tcp.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -435,7 +436,7 @@ static void on_ready(struct mc_reactor_fd *ready, uint32_t events) {
         c->hang_up = true;
         c->readable = c->writable = true;
     }
-    c->readable |= (events & EPOLLIN) != 0;
+    c->readable |= (events & EPOLLIN) != 0 || mc_stream_wants_out(&c->stream);
     c->writable |= (events & EPOLLOUT) != 0;
     run_connection(c);
 }
@@ -484,18 +485,18 @@ static struct tcp_shard *choose_shard(struct tcp_transport *t) {
 static void take_connection(struct mc_acceptor *acceptor, int fd, const struct mc_addr *peer) {
     struct tcp_server *server = mc_container_of(acceptor, struct tcp_server, acceptor);
     struct tcp_shard *shard = choose_shard(server->transport);
-    struct mc_stream stream;
-    mc_stream_plain(&stream, fd);
     if (shard == NULL) {
         mc_warn_limited("tcp: too many connections, closing a new one: limit=%d", CONNECTIONS_MAX);
         mc_metric_add(&server->transport->metrics.served_errors, 1);
-        stream.ops->close(&stream);
+        close(fd);
         return;
     }
+    char name[MC_HOST_MAX + 8];
     struct tcp_connection *c = mc_alloc(sizeof(*c));
     memset(c, 0, offsetof(struct tcp_connection, input));
     c->ready = (struct mc_reactor_fd){fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, on_ready};
-    c->stream = stream;
+    mc_addr_format(peer, name, sizeof(name));
+    mc_stream_serve(&c->stream, fd, server->transport->tls, name);
     c->shard = shard;
     c->task.run = on_adopt;
     c->task_queued = true;

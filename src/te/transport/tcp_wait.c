@@ -38,8 +38,10 @@ static bool hold(struct tcp_lane *lane, bool held, struct pollfd *poll_for) {
         lane->driver = TCP_DRIVER_WAITER;
         lane->blocked_by_waiter = lane->send_blocked;
         tcp_lane_watch_locked(lane, false);
-        *poll_for = (struct pollfd){.fd = lane->stream.fd,
-                                    .events = lane->send_blocked ? POLLIN | POLLOUT : POLLIN};
+        bool unseen = mc_stream_pending(&lane->stream); /* poll would not tell, but of POLLOUT */
+        *poll_for =
+            (struct pollfd){.fd = lane->stream.fd,
+                            .events = lane->send_blocked || unseen ? POLLIN | POLLOUT : POLLIN};
     }
     pthread_mutex_unlock(&lane->lock);
     return mine;
@@ -53,7 +55,7 @@ static bool drive(struct tcp_lane *lane, short events, const _Atomic uint32_t *d
     if ((events & POLLOUT) && lane->unsent != &lane->slices && lane->state == TCP_LANE_UP) {
         tcp_lane_send_locked(lane);
     }
-    if (events & ~POLLOUT) {
+    if ((events & ~POLLOUT) || mc_stream_pending(&lane->stream)) {
         (void)tcp_lane_receive_locked(lane, done, sleep); /* poll tells whether there is more */
     }
     bool early = lane->receive_again;
