@@ -230,46 +230,6 @@ uint16_t mc_addr_port(const struct mc_addr *addr) {
 
 /* ---- this machine ---- */
 
-static bool is_loopback(const struct mc_addr *addr) {
-    if (addr->storage.ss_family == AF_INET) {
-        return ntohl(((const struct sockaddr_in *)&addr->storage)->sin_addr.s_addr) >> 24 == 127;
-    }
-    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)&addr->storage)->sin6_addr);
-}
-
-static bool same_ip(const struct mc_addr *a, const struct mc_addr *b) {
-    if (a->storage.ss_family != b->storage.ss_family) {
-        return false;
-    }
-    if (a->storage.ss_family == AF_INET) {
-        return ((const struct sockaddr_in *)&a->storage)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)&b->storage)->sin_addr.s_addr;
-    }
-    return IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)&a->storage)->sin6_addr,
-                              &((const struct sockaddr_in6 *)&b->storage)->sin6_addr);
-}
-
-bool mc_addr_is_local(const struct mc_addr *addr) {
-    struct mc_addr wanted, own;
-    struct ifaddrs *list = NULL;
-    if (!mc_addr_from_sockaddr((const struct sockaddr *)&addr->storage, &wanted)) {
-        return false;
-    }
-    if (is_loopback(&wanted)) {
-        return true;
-    }
-    if (getifaddrs(&list) != 0) {
-        return false;
-    }
-    bool found = false;
-    for (const struct ifaddrs *i = list; i != NULL && !found; i = i->ifa_next) {
-        found = i->ifa_addr != NULL && mc_addr_from_sockaddr(i->ifa_addr, &own) &&
-                same_ip(&wanted, &own);
-    }
-    freeifaddrs(list);
-    return found;
-}
-
 /* How well an interface address serves to be told to others; 0 = not at all. IPv4 first, because
  * every peer release understands it; link-local IPv6 never, because its scope means nothing
  * elsewhere. */

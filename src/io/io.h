@@ -38,8 +38,6 @@ MC_MUST_USE enum mc_status mc_addr_resolve(const char *host, uint16_t port, stru
 /* "ip:port" or "[ip]:port". */
 void mc_addr_format(const struct mc_addr *addr, char *out, size_t size);
 uint16_t mc_addr_port(const struct mc_addr *addr);
-/* True when the address is one of this machine's interfaces or loopback. */
-bool mc_addr_is_local(const struct mc_addr *addr);
 /* The address this machine would use to reach others: MC_TCP_BIND_ADDRESS, else the first
  * non-loopback interface, else 127.0.0.1. */
 void mc_local_ip(char *out, size_t size);

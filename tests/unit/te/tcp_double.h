@@ -61,6 +61,10 @@ const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine)
 struct mc_metrics *mc_engine_registry(struct mc_engine *engine) {
     return engine->metrics;
 }
+const struct mc_tls_peers *mc_engine_tls(const struct mc_engine *engine) {
+    static const struct mc_tls_peers off;
+    return &off;
+}
 unsigned mc_engine_reactor_count(const struct mc_engine *engine) {
     return DOUBLE_REACTORS;
 }
