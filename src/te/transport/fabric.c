@@ -744,6 +744,7 @@ static enum mc_status fabric_start(struct mc_engine *engine, unsigned index,
 
 const struct mc_transport_ops mc_transport_fabric_ops = {
     .name = "fabric",
+    .in_the_clear = true,
     .slice_bytes = SLICE_BYTES,
     .start = fabric_start,
     .stop = fabric_stop,
