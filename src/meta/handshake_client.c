@@ -9,6 +9,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "io/io.h"
+#include "io/tls.h"
 #include "meta/meta.h"
 
 void mc_handshake_limits_init(struct mc_handshake_limits *limits) {

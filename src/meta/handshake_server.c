@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "io/io.h"
+#include "io/tls.h"
 #include "meta/meta.h"
 
 #define READ_CHUNK    16384

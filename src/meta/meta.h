@@ -14,9 +14,9 @@
 
 #include "base/base.h"
 #include "base/metrics.h"
-#include "io/tls.h"
 
 struct mc_reactor;
+struct mc_tls_peers; /* io/tls.h */
 
 /* ---- handshake ---- */
 
