@@ -67,6 +67,11 @@ before, begin = ticks[0], time.monotonic()
 time.sleep(1)
 rate = (ticks[0] - before) / (time.monotonic() - begin)
 os.kill(pid, signal.SIGSTOP)
+def runs(thread):
+    with open(f"/proc/{pid}/task/{thread}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] != "T"
+while any(runs(thread) for thread in os.listdir(f"/proc/{pid}/task")):
+    time.sleep(0.01)  # kill() returns while the other may still answer
 try:
     threads, slow = [], []
     for name, call in calls.items():  # all at once, else this takes a minute; the ticker must get its turn all the same

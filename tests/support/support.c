@@ -1,7 +1,9 @@
 #include "support/support.h"
 
 #include <endian.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #define BLOCK 4096
 
@@ -36,4 +38,11 @@ void mc_test_verify(const void *buffer, size_t len, uint64_t seed) {
             }
         }
     }
+}
+
+void mc_test_stop_child(pid_t child) {
+    int status = 0;
+    assert_int_equal(kill(child, SIGSTOP), 0);
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    assert_true(WIFSTOPPED(status));
 }

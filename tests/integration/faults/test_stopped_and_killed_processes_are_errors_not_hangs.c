@@ -41,14 +41,6 @@ static struct mc_store *open_store(const struct live *master, bool disable_shm,
     return store;
 }
 
-/* When this returns, the process does nothing more. */
-static void stop(const struct live *p) {
-    int status;
-    kill(p->pid, SIGSTOP);
-    assert_int_equal(waitpid(p->pid, &status, WUNTRACED), p->pid);
-    assert_true(WIFSTOPPED(status));
-}
-
 /* What the first round left open, a later one does not add to, but for the one lane that a later
  * round may be the first to need. */
 struct open_files {
@@ -128,7 +120,7 @@ static void test_a_stopped_master_is_a_timeout(void **state) {
     cluster_wait_until(put_and_get, &round, PATIENCE_MS, "a put and a get");
     struct open_files files = {0};
     for (int i = 0; i < 2; i++) {
-        stop(&master);
+        mc_test_stop_child(master.pid);
         size_t length;
         bool exists;
         uint64_t begin = now_ms();
@@ -179,7 +171,7 @@ static void forgotten_and_back(bool disable_shm) {
         char key[32];
         snprintf(key, sizeof(key), "lost%d", i);
         put_patiently(store, key, value);
-        stop(&node);
+        mc_test_stop_child(node.pid);
         uint64_t begin = now_ms(), until = begin + PATIENCE_MS;
         enum mc_status status = MC_OK;
         while (status != MC_OBJECT_NOT_FOUND &&
@@ -222,7 +214,7 @@ static void test_a_stranger_does_not_wait_for_a_stopped_node(void **state) {
     struct mc_store *store = open_store(&master, true, TIMEOUT_MS);
     uint8_t *value = calloc(1, VALUE_BYTES);
     put_patiently(store, "there", value);
-    stop(&node);
+    mc_test_stop_child(node.pid);
     for (int view = 0; view < 2; view++) {
         struct mc_store *stranger = open_store(&master, !view, TIMEOUT_MS);
         struct mc_store_view seen;

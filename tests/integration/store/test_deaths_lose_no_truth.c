@@ -320,7 +320,7 @@ static void test_stopped_node_is_a_deadline_not_a_hang(void **state) {
     size_t length = 0;
     mc_test_fill(value, 1 << 20, 1);
     assert_ok(mc_store_put(store, "whole", value, 1 << 20, NULL));
-    kill(node.pid, SIGSTOP);
+    mc_test_stop_child(node.pid);
     mc_test_fill(got, 1 << 20, 9);
     assert_int_equal(mc_store_get(store, "whole", got, 1 << 20, &length), MC_TRANSFER_FAIL);
     mc_test_fill(got, 1 << 20, 9); /* the buffer is ours again: late bytes must not reach it */

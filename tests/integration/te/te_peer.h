@@ -220,10 +220,7 @@ static inline void peer_stop(struct peer *peer) {
 
 /* All its threads stand still when this returns. */
 static inline void peer_pause(struct peer *peer) {
-    int status = 0;
-    kill(peer->pid, SIGSTOP);
-    assert_int_equal(waitpid(peer->pid, &status, WUNTRACED), peer->pid);
-    assert_true(WIFSTOPPED(status));
+    mc_test_stop_child(peer->pid);
 }
 
 static inline void peer_kill(struct peer *peer) {

@@ -218,11 +218,9 @@ static void a_peer_killed_in_mid_transfer_is_an_error(void **state) {
 
 static void a_stopped_peer_costs_the_deadline_and_its_late_bytes_touch_nothing(void **state) {
     struct fixture *f = *state;
-    int status;
     mc_test_fill(f->remote, LARGEST, 5);
     assert_ok(move(f, MC_TRANSFER_READ, 0, 0, 4096, DEADLINE));
-    assert_int_equal(kill(f->target, SIGSTOP), 0);
-    assert_int_equal(waitpid(f->target, &status, WUNTRACED), f->target);
+    mc_test_stop_child(f->target);
     assert_int_equal(move(f, MC_TRANSFER_READ, 0, 0, LARGEST, mc_deadline_in_ms(200)),
                      MC_ERR_TIMEOUT);
     assert_int_equal(move(f, MC_TRANSFER_WRITE, 0, 0, LARGEST, mc_deadline_in_ms(200)),
