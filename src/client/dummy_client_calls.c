@@ -5,6 +5,7 @@
 #include "client/dummy_client_private.h"
 
 #include "base/log.h"
+#include "client/replicate_config.h"
 
 #define CHUNK MC_STORE_BATCH_CHUNK
 
@@ -84,14 +85,6 @@ static void add_places(struct mc_arena *arena, const struct mc_store_item *item,
     ((struct mc_vec *)sizes->items)[sizes->count++] = (struct mc_vec){s, count};
 }
 
-static struct mc_vec strings(struct mc_arena *arena, const char *const *list, size_t count) {
-    struct mc_str *out = mc_arena_alloc(arena, (count + 1) * sizeof(*out));
-    for (size_t i = 0; i < count; i++) {
-        out[i] = mc_str_from(list[i]);
-    }
-    return (struct mc_vec){out, count};
-}
-
 static bool key_fits(const char *key) {
     size_t len = strlen(key);
     return len > 0 && len <= MC_STORE_KEY_MAX;
@@ -99,29 +92,10 @@ static bool key_fits(const char *key) {
 
 /* ---- put ---- */
 
-static void wire_config(struct mc_arena *arena, const struct mc_replicate_config *config,
-                        struct mw_replicate_config *wire) {
-    *wire = (struct mw_replicate_config){.replica_num = 1};
-    if (config == NULL) {
-        return;
-    }
-    wire->replica_num = config->replica_num != 0 ? config->replica_num : 1;
-    wire->soft_pin_action = config->with_soft_pin      ? MC_SOFT_PIN_ENABLE
-                            : config->without_soft_pin ? MC_SOFT_PIN_DISABLE
-                                                       : MC_SOFT_PIN_PRESERVE;
-    wire->soft_pin_ttl_ms =
-        (struct mw_opt_u64){config->soft_pin_ttl_ms != 0, config->soft_pin_ttl_ms};
-    wire->with_hard_pin = config->with_hard_pin;
-    wire->prefer_alloc_in_same_node = config->prefer_same_node;
-    wire->data_type = config->data_type;
-    wire->preferred_segments =
-        strings(arena, config->preferred_segments, config->preferred_segment_count);
-}
-
 static void set_groups(struct mc_arena *arena, struct mw_replicate_config *wire,
                        const char *const *groups, size_t count) {
     if (groups != NULL) {
-        wire->group_ids = (struct mw_opt_strs){true, strings(arena, groups, count)};
+        wire->group_ids = (struct mw_opt_strs){true, mc_wire_strings(arena, groups, count)};
     }
 }
 
@@ -235,7 +209,7 @@ enum mc_status mc_dummy_client_put(struct mc_dummy_client *d, struct mc_store_it
     if (groups != NULL && config->group_id_count != count) {
         return MC_INVALID_PARAMS;
     }
-    wire_config(&arena, config, &wire);
+    mc_wire_replicate_config(&arena, config, &wire);
     for (size_t at = 0; at < count; at += CHUNK) {
         put_chunk(d, items + at, mc_min_u64(CHUNK, count - at), &wire,
                   groups != NULL ? groups + at : NULL, upsert);

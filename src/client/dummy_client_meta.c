@@ -2,19 +2,12 @@
 #include <stdio.h>
 
 #include "client/dummy_client_private.h"
-
-static struct mc_vec strings(struct mc_arena *arena, const char *const *list, size_t count) {
-    struct mc_str *out = mc_arena_alloc(arena, (count + 1) * sizeof(*out));
-    for (size_t i = 0; i < count; i++) {
-        out[i] = mc_str_from(list[i]);
-    }
-    return (struct mc_vec){out, count};
-}
+#include "client/replicate_config.h"
 
 static enum mc_status exist_chunk(struct mc_dummy_client *d, const char *const *keys, size_t count,
                                   bool *exists, enum mc_status *results) {
     struct mc_dummy_rpc r = {0};
-    struct mc_vec args = strings(&r.arena, keys, count), ret = {0};
+    struct mc_vec args = mc_wire_strings(&r.arena, keys, count), ret = {0};
     enum mc_status status = mc_dummy_rpc(d, &r, MC_CLIENT_RPC_batchIsExist_internal, &args, &ret);
     if (status == MC_OK && ret.count != count) {
         status = MC_RPC_FAIL;
@@ -72,7 +65,7 @@ enum mc_status mc_dummy_client_remove(struct mc_dummy_client *d, const char *con
     for (size_t at = 0; at < count; at += MC_STORE_BATCH_CHUNK) {
         size_t n = mc_min_u64(MC_STORE_BATCH_CHUNK, count - at);
         struct mc_dummy_rpc r = {0};
-        struct mw_a_dummy_batch_remove args = {strings(&r.arena, keys + at, n), force};
+        struct mw_a_dummy_batch_remove args = {mc_wire_strings(&r.arena, keys + at, n), force};
         struct mc_vec ret = {0};
         enum mc_status status =
             mc_dummy_rpc(d, &r, MC_CLIENT_RPC_batchRemove_internal, &args, &ret);
@@ -108,7 +101,7 @@ enum mc_status mc_dummy_client_copy(struct mc_dummy_client *d, const char *key,
                                     const char *const *targets, size_t count,
                                     struct mc_store_task_id *task) {
     struct mc_arena arena = {0};
-    struct mw_a_dummy_copy args = {mc_str_from(key), strings(&arena, targets, count)};
+    struct mw_a_dummy_copy args = {mc_str_from(key), mc_wire_strings(&arena, targets, count)};
     enum mc_status status = ask_task(d, MC_CLIENT_RPC_create_copy_task, &args, task);
     mc_arena_free(&arena);
     return status;

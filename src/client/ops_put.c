@@ -27,6 +27,7 @@
 
 #include "base/log.h"
 #include "client/checksum.h"
+#include "client/replicate_config.h"
 
 #define OTHER_WRITER_MS 2000
 #define PAUSE_MS        1   /* before the second repetition; then doubled */
@@ -80,33 +81,12 @@ static void fail(struct put_key *key, enum put_state state, enum mc_status statu
 
 /* ---- what the caller asked for ---- */
 
-static struct mc_vec strings(struct mc_ops_call *call, const char *const *list, size_t count) {
-    struct mc_str *out = mc_arena_alloc(&call->arena, count * sizeof(*out));
-    for (size_t i = 0; i < count; i++) {
-        out[i] = mc_str_from(list[i]);
-    }
-    return (struct mc_vec){out, count};
-}
-
 void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
                         const struct mc_replicate_config *config, struct mc_str *groups,
                         size_t key_count, struct mw_replicate_config *wire) {
-    *wire = (struct mw_replicate_config){.replica_num = 1, .host_id = ops->host_id};
-    if (config == NULL) {
-        return;
-    }
-    wire->replica_num = config->replica_num != 0 ? config->replica_num : 1;
-    wire->soft_pin_action = config->with_soft_pin      ? MC_SOFT_PIN_ENABLE
-                            : config->without_soft_pin ? MC_SOFT_PIN_DISABLE
-                                                       : MC_SOFT_PIN_PRESERVE;
-    wire->soft_pin_ttl_ms =
-        (struct mw_opt_u64){config->soft_pin_ttl_ms != 0, config->soft_pin_ttl_ms};
-    wire->with_hard_pin = config->with_hard_pin;
-    wire->prefer_alloc_in_same_node = config->prefer_same_node;
-    wire->data_type = config->data_type;
-    wire->preferred_segments =
-        strings(call, config->preferred_segments, config->preferred_segment_count);
-    if (groups != NULL) {
+    mc_wire_replicate_config(&call->arena, config, wire);
+    wire->host_id = ops->host_id;
+    if (config != NULL && groups != NULL) {
         wire->group_ids = (struct mw_opt_strs){true, {groups, key_count}};
     }
 }

@@ -6,13 +6,7 @@
 
 #include <stdio.h>
 
-static struct mc_vec strings(struct mc_ops_call *call, const char *const *list, size_t count) {
-    struct mc_str *out = mc_arena_alloc(&call->arena, (count + 1) * sizeof(*out));
-    for (size_t i = 0; i < count; i++) {
-        out[i] = mc_str_from(list[i]);
-    }
-    return (struct mc_vec){out, count};
-}
+#include "client/replicate_config.h"
 
 /* Asked once: the repetition of one that was carried out would make a second task. */
 static enum mc_status create(struct mc_ops *ops, struct mc_ops_call *call, enum mc_master_rpc rpc,
@@ -32,7 +26,7 @@ enum mc_status mc_ops_copy(struct mc_ops *ops, const char *key, const char *cons
         return MC_INVALID_PARAMS;
     }
     struct mc_ops_call *call = mc_ops_begin(ops);
-    args.targets = strings(call, targets, target_count);
+    args.targets = mc_wire_strings(&call->arena, targets, target_count);
     enum mc_status status = create(ops, call, MC_RPC_CreateCopyTask, &args, task);
     mc_ops_end(ops, call);
     return status;
@@ -93,7 +87,7 @@ static void mark_cleared(const struct mc_vec *names, const struct mc_vec *answer
 static enum mc_status clear_chunk(struct mc_ops *ops, struct mc_ops_call *call,
                                   const char *const *keys, size_t count, struct mc_str segment,
                                   bool *cleared) {
-    struct mc_vec names = strings(call, keys, count);
+    struct mc_vec names = mc_wire_strings(&call->arena, keys, count);
     struct mw_a_replica_clear args = {.keys = names, .client = ops->client, .segment = segment};
     struct mw_e_vec answer;
     memset(cleared, 0, count * sizeof(*cleared));

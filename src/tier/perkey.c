@@ -216,14 +216,7 @@ static enum mc_status perkey_open(const struct mc_tier_config *config,
 static bool perkey_next(struct mc_tier_backend *face, uint64_t *cursor, struct mc_buf *key,
                         uint64_t *size) {
     struct perkey_backend *b = (struct perkey_backend *)face;
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_next(&b->index, cursor);
-    if (e != NULL) {
-        mc_buf_append(key, e->key, e->key_len);
-        *size = e->size;
-    }
-    pthread_mutex_unlock(&b->lock);
-    return e != NULL;
+    return mc_tier_index_next_key(&b->index, &b->lock, cursor, key, size);
 }
 
 static void perkey_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
