@@ -50,7 +50,7 @@ void mc_local_ip(char *out, size_t size);
 MC_MUST_USE enum mc_status mc_listen(const char *host, uint16_t port, int backlog, int *fd,
                                      uint16_t *bound_port);
 /* A free port of [min, max], tried in random order: bind is the test, so two processes never share
- * one. */
+ * one. Those that this process drew before come last. */
 MC_MUST_USE enum mc_status mc_listen_range(const char *host, uint16_t min, uint16_t max,
                                            struct mc_rng *rng, int backlog, int *fd,
                                            uint16_t *bound_port);

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -136,6 +137,18 @@ static uint64_t gcd(uint64_t a, uint64_t b) {
     return a;
 }
 
+/* The ports that this process has drawn. A number that comes back is an address that somebody may
+ * still hold, and its memory may lie where that of the first lay: such ports come last. */
+static _Atomic uint64_t drawn_ports[65536 / 64];
+
+static bool had_port(uint16_t port) { /* relaxed: it is a matter of preference */
+    return atomic_load_explicit(&drawn_ports[port / 64], memory_order_relaxed) >> port % 64 & 1;
+}
+
+static void note_port(uint16_t port) {
+    atomic_fetch_or_explicit(&drawn_ports[port / 64], 1ull << port % 64, memory_order_relaxed);
+}
+
 enum mc_status mc_listen_range(const char *host, uint16_t min, uint16_t max, struct mc_rng *rng,
                                int backlog, int *fd, uint16_t *bound_port) {
     if (min == 0 || min > max) {
@@ -152,9 +165,15 @@ enum mc_status mc_listen_range(const char *host, uint16_t min, uint16_t max, str
         step++;
     }
     int error = EADDRINUSE;
-    for (uint64_t i = 0; i < count && error == EADDRINUSE; i++) {
-        error = listen_port(&resolved, (uint16_t)(min + at), backlog, fd, bound_port);
+    for (uint64_t i = 0; i < 2 * count && error == EADDRINUSE; i++) {
+        uint16_t port = (uint16_t)(min + at);
         at = (at + step) % count;
+        if (had_port(port) == (i >= count)) {
+            error = listen_port(&resolved, port, backlog, fd, bound_port);
+        }
+    }
+    if (error == 0) {
+        note_port(*bound_port);
     }
     return error == 0 ? MC_OK : listen_failed(host, min, max, error);
 }

@@ -7,8 +7,8 @@
  * request. A call that ends in any other way (a deadline, an error, bytes that make no sense)
  * closes its connection instead of returning it.
  *
- * The newest connection is used first: its buffers are warm, and those that a burst opened stay at
- * the bottom.
+ * The newest connection is used first: its buffers are warm, and those that a burst opened sink to
+ * the bottom, where the calls that come after the burst close them.
  */
 #include <errno.h>
 #include <poll.h>
@@ -21,7 +21,9 @@
 #include "wire/schema.h"
 
 /* Used so recently, a connection is not looked at before it is used again. */
-#define FRESH_FOR_NS    (2 * MC_MS)
+#define FRESH_FOR_NS (2 * MC_MS)
+/* Unused for so long, a connection is closed by the calls on others. */
+#define IDLE_MS         30000u
 #define REPLY_ROOM      4096 /* an answer up to this is read with its header in one call */
 #define MANY_READ_BYTES (64u << 10)
 #define MANY_IOVECS     64
@@ -42,8 +44,10 @@ struct mc_rpc_client {
     struct mc_tls *tls; /* NULL = plain */
     bool or_plain;      /* to a peer that hangs up on TLS */
     pthread_mutex_t lock;
-    pthread_cond_t freed; /* a connection came back, or may be opened */
-    struct connection *idle;
+    pthread_cond_t freed;    /* a connection came back, or may be opened */
+    struct connection *idle; /* the one used last is first */
+    uint32_t idle_ms;
+    uint64_t trim_at_ns;
     unsigned open; /* idle and in use */
     unsigned waiters;
 };
@@ -65,6 +69,7 @@ enum mc_status mc_rpc_client_create(const char *host_port, unsigned max_connecti
     mc_hostport_format(peer.host, peer.port, client->name, sizeof(client->name));
     client->max_connections = max_connections ? max_connections : 1;
     client->connect_timeout_ms = connect_timeout_ms;
+    client->idle_ms = IDLE_MS;
     pthread_mutex_init(&client->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -84,22 +89,32 @@ void mc_rpc_client_use_peers(struct mc_rpc_client *client, const struct mc_tls_p
     client->or_plain = peers->mode == MC_TLS_PREFER;
 }
 
+void mc_rpc_client_close_idle_after(struct mc_rpc_client *client, uint32_t idle_ms) {
+    client->idle_ms = idle_ms;
+}
+
 static void connection_close(struct connection *c) {
     c->stream.ops->close(&c->stream);
     free(c);
+}
+
+static void close_all(struct connection *list) {
+    while (list != NULL) {
+        struct connection *c = list;
+        list = c->next;
+        connection_close(c);
+    }
 }
 
 void mc_rpc_client_destroy(struct mc_rpc_client *client) {
     if (client == NULL) {
         return;
     }
-    while (client->idle != NULL) {
-        struct connection *c = client->idle;
-        client->idle = c->next;
+    for (const struct connection *c = client->idle; c != NULL; c = c->next) {
         client->open--;
-        connection_close(c);
     }
     MC_ASSERT(client->open == 0);
+    close_all(client->idle);
     pthread_cond_destroy(&client->freed);
     pthread_mutex_destroy(&client->lock);
     free(client);
@@ -126,19 +141,40 @@ static void forget(struct mc_rpc_client *client, struct connection *c) {
     pthread_mutex_unlock(&client->lock);
 }
 
+/* Takes those out that nobody has used for long; the first has just been used. */
+static struct connection *trim_locked(struct mc_rpc_client *client, uint64_t now) {
+    uint64_t idle_ns = client->idle_ms * MC_MS;
+    struct connection *last = client->idle;
+    if (now < client->trim_at_ns) {
+        return NULL;
+    }
+    client->trim_at_ns = now + idle_ns / 4;
+    while (last->next != NULL && now - last->next->used_ns < idle_ns) {
+        last = last->next;
+    }
+    struct connection *old = last->next;
+    last->next = NULL;
+    for (const struct connection *c = old; c != NULL; c = c->next) {
+        client->open--;
+    }
+    return old;
+}
+
 static void give_back(struct mc_rpc_client *client, struct connection *c) {
     if (c->cut_short) {
         forget(client, c);
         return;
     }
-    c->used_ns = now_ns();
     pthread_mutex_lock(&client->lock);
+    c->used_ns = now_ns();
     c->next = client->idle;
     client->idle = c;
+    struct connection *old = trim_locked(client, c->used_ns);
     if (client->waiters > 0) {
         pthread_cond_signal(&client->freed);
     }
     pthread_mutex_unlock(&client->lock);
+    close_all(old);
 }
 
 static enum mc_status wait_freed_locked(struct mc_rpc_client *client, uint64_t deadline_ns) {

@@ -111,6 +111,9 @@ MC_MUST_USE enum mc_status mc_rpc_client_create(const char *host_port, unsigned 
 void mc_rpc_client_use_tls(struct mc_rpc_client *client, struct mc_tls *tls);
 /* The same to a peer of ours, as the mode says. */
 void mc_rpc_client_use_peers(struct mc_rpc_client *client, const struct mc_tls_peers *peers);
+/* Before the first call: a connection that was not used for so long (30 s) is closed by a later
+ * call. */
+void mc_rpc_client_close_idle_after(struct mc_rpc_client *client, uint32_t idle_ms);
 void mc_rpc_client_destroy(struct mc_rpc_client *client); /* no call may be running */
 
 /* Appends the answer's body (and attachment, when wanted) on success. MC_RPC_TIMEOUT after the

@@ -77,6 +77,23 @@ static void test_a_port_in_use_is_refused(void **state) {
     assert_int_equal(mc_listen_range("", 2, 1, &rng, 16, &fd, &other), MC_INVALID_PARAMS);
 }
 
+/* Whoever opens and closes in a loop meets new ports as long as there are some. (By chance alone,
+ * half as many draws as there are ports would be distinct once in a hundred runs.) */
+static void test_a_port_of_a_range_comes_back_last(void **state) {
+    enum { FIRST = 21100, PORTS = 40 };
+    struct mc_rng rng;
+    bool seen[PORTS] = {false};
+    mc_rng_seed(&rng, 7);
+    for (int i = 0; i < 2 * PORTS; i++) { /* others may have some of them */
+        int fd;
+        uint16_t port;
+        assert_ok(mc_listen_range("127.0.0.1", FIRST, FIRST + PORTS - 1, &rng, 1, &fd, &port));
+        close(fd);
+        assert_true(i >= PORTS / 2 || !seen[port - FIRST]);
+        seen[port - FIRST] = true;
+    }
+}
+
 static void test_connect_fails_when_refused_or_late(void **state) {
     int listener, fd;
     uint16_t port;
@@ -199,6 +216,7 @@ int main(void) {
         cmocka_unit_test(test_an_empty_host_listens_on_v4_and_v6),
         cmocka_unit_test(test_a_v4_host_is_v4_only),
         cmocka_unit_test(test_a_port_in_use_is_refused),
+        cmocka_unit_test(test_a_port_of_a_range_comes_back_last),
         cmocka_unit_test(test_connect_fails_when_refused_or_late),
         cmocka_unit_test(test_whole_messages_arrive),
         cmocka_unit_test(test_a_deadline_and_a_closed_peer_are_errors),

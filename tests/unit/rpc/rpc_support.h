@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/metrics.h"
 #include "io/io.h"
 #include "rpc/frame.h"
 #include "support/support.h"
@@ -70,6 +71,18 @@ static inline struct mc_rpc_client *test_client(const struct test_server *s, uns
 
 static inline uint64_t test_deadline(void) {
     return mc_now_ns(mc_clock_system()) + 120 * MC_SEC;
+}
+
+static inline int64_t test_gauge(struct mc_metrics *metrics, const char *name) {
+    struct mc_buf text = {0};
+    char line[64];
+    mc_metrics_print(metrics, &text);
+    snprintf(line, sizeof(line), "\n%s ", name);
+    const char *at = strstr(mc_buf_cstr(&text), line);
+    assert_non_null(at);
+    int64_t value = strtoll(at + strlen(line), NULL, 10);
+    mc_buf_free(&text);
+    return value;
 }
 
 static inline int test_socket(const struct test_server *s) {

@@ -196,6 +196,41 @@ static void test_more_threads_than_connections(void **state) {
     mc_rpc_server_stop(s.server);
 }
 
+static void *call_slowly(void *arg) {
+    struct mc_buf reply = {0};
+    assert_ok(mc_rpc_call(arg, FN_SLEEP, (struct mc_str){0}, test_deadline(), &reply, NULL));
+    return NULL;
+}
+
+/* A burst opens connections; the calls that follow need one, and close the others. */
+static void test_connections_of_a_burst_are_closed(void **state) {
+    enum { BURST = 4, IDLE_MS = 300 };
+    struct mc_metrics *metrics = mc_metrics_create();
+    struct test_server s =
+        test_server_start((struct mc_rpc_server_config){.threads = BURST, .metrics = metrics});
+    struct mc_rpc_client *client = test_client(&s, BURST);
+    pthread_t threads[BURST];
+    mc_rpc_client_close_idle_after(client, IDLE_MS);
+    do {
+        for (size_t i = 0; i < BURST; i++) {
+            assert_int_equal(pthread_create(&threads[i], NULL, call_slowly, client), 0);
+        }
+        for (size_t i = 0; i < BURST; i++) {
+            pthread_join(threads[i], NULL);
+        }
+    } while (test_gauge(metrics, "mc_rpc_connections") < 2); /* one came after the other */
+    uint64_t calls = 0;
+    for (int look = 0; look < 6000 && test_gauge(metrics, "mc_rpc_connections") > 1; look++) {
+        calls = calls_on_connection(client);
+        usleep(10000);
+    }
+    assert_int_equal(test_gauge(metrics, "mc_rpc_connections"), 1);
+    assert_int_equal(calls_on_connection(client), calls + 1); /* always the same */
+    mc_rpc_client_destroy(client);
+    mc_rpc_server_stop(s.server);
+    mc_metrics_destroy(metrics);
+}
+
 static void test_a_late_answer_is_never_anothers(void **state) {
     struct test_server s = test_server_start((struct mc_rpc_server_config){0});
     struct mc_rpc_client *client = test_client(&s, 1);
@@ -290,6 +325,7 @@ int main(void) {
         cmocka_unit_test(test_pipelined_calls_of_mixed_sizes),
         cmocka_unit_test(test_pipelined_calls_with_large_answers),
         cmocka_unit_test(test_more_threads_than_connections),
+        cmocka_unit_test(test_connections_of_a_burst_are_closed),
         cmocka_unit_test(test_a_late_answer_is_never_anothers),
         cmocka_unit_test(test_waiting_for_a_connection_ends_at_the_deadline),
         cmocka_unit_test(test_a_restarted_server_is_found_again),

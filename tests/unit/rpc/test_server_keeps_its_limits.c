@@ -215,18 +215,6 @@ static void test_a_connection_too_many_is_closed(void **state) {
     mc_rpc_server_stop(s.server);
 }
 
-static int64_t gauge(struct mc_metrics *metrics, const char *name) {
-    struct mc_buf text = {0};
-    char line[64];
-    mc_metrics_print(metrics, &text);
-    snprintf(line, sizeof(line), "\n%s ", name);
-    const char *at = strstr(mc_buf_cstr(&text), line);
-    assert_non_null(at);
-    int64_t value = strtoll(at + strlen(line), NULL, 10);
-    mc_buf_free(&text);
-    return value;
-}
-
 /* Each may have its request; together they may not. */
 static void test_all_requests_together_have_a_limit(void **state) {
     enum { PEERS = 12, PART = 3 << 20 };
@@ -243,24 +231,24 @@ static void test_all_requests_together_have_a_limit(void **state) {
             (void)test_send(fds[i], bytes, PART); /* fails where the server has closed it */
         }
         test_echo(client, 1000, i); /* who asks for little is served all the time */
-        assert_true(gauge(metrics, "mc_rpc_buffered_bytes") <= (16 << 20) + (8 << 20));
+        assert_true(test_gauge(metrics, "mc_rpc_buffered_bytes") <= (16 << 20) + (8 << 20));
     }
     int64_t closed = 0;
     for (int look = 0; look < 400 && closed < PEERS - 6; look++) {
         usleep(5000);
-        closed = gauge(metrics, "mc_rpc_over_budget");
+        closed = test_gauge(metrics, "mc_rpc_over_budget");
     }
     usleep(50000);
-    assert_in_range(gauge(metrics, "mc_rpc_over_budget"), PEERS - 6, PEERS - 2);
-    assert_true(gauge(metrics, "mc_rpc_buffered_bytes") <= 16 << 20);
+    assert_in_range(test_gauge(metrics, "mc_rpc_over_budget"), PEERS - 6, PEERS - 2);
+    assert_true(test_gauge(metrics, "mc_rpc_buffered_bytes") <= 16 << 20);
     test_echo(client, 1000, PEERS);
     for (size_t i = 0; i < PEERS; i++) {
         close(fds[i]);
     }
-    for (int look = 0; look < 2000 && gauge(metrics, "mc_rpc_connections") > 1; look++) {
+    for (int look = 0; look < 2000 && test_gauge(metrics, "mc_rpc_connections") > 1; look++) {
         usleep(5000);
     }
-    assert_int_equal(gauge(metrics, "mc_rpc_buffered_bytes"), 0);
+    assert_int_equal(test_gauge(metrics, "mc_rpc_buffered_bytes"), 0);
     test_echo(client, 8 << 20, 1); /* there is room again */
     free(bytes);
     mc_rpc_client_destroy(client);
