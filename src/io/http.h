@@ -64,6 +64,7 @@ struct mc_http_call {
     size_t max_body_bytes;
     /* Of a client, for https: whom to trust (NULL = the system's CAs), and what to show. */
     const struct mc_tls_config *tls;
+    const char *authorization; /* NULL = none; without line breaks */
 };
 MC_MUST_USE enum mc_status mc_http_call(const struct mc_http_call *call, int *http_status,
                                         struct mc_buf *body);

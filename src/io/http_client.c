@@ -140,15 +140,20 @@ static void set_method(CURL *handle, const struct mc_http_call *call) {
     SET(CURLOPT_CUSTOMREQUEST, call->method);
 }
 
-static struct curl_slist *make_headers(const struct mc_http_call *call) {
-    char type[256];
-    snprintf(type, sizeof(type), "Content-Type:%s%s", call->content_type != NULL ? " " : "",
-             call->content_type != NULL ? call->content_type : "");
-    struct curl_slist *headers =
-        api.slist_append(NULL, type); /* "Content-Type:" alone sends none */
-    MC_ASSERT(headers != NULL &&
-              api.slist_append(headers, "Expect:") != NULL); /* no wait for 100 */
+static struct curl_slist *add_header(struct curl_slist *headers, const char *name,
+                                     const char *value) {
+    struct mc_buf line = {0};
+    mc_buf_printf(&line, "%s:%s%s", name, value != NULL ? " " : "", value != NULL ? value : "");
+    headers = api.slist_append(headers, mc_buf_cstr(&line)); /* without a value none is sent */
+    MC_ASSERT(headers != NULL);
+    mc_buf_free(&line);
     return headers;
+}
+
+static struct curl_slist *make_headers(const struct mc_http_call *call) {
+    struct curl_slist *headers = add_header(NULL, "Content-Type", call->content_type);
+    headers = add_header(headers, "Authorization", call->authorization);
+    return add_header(headers, "Expect", NULL); /* no wait for 100 */
 }
 
 static void set_file(CURL *handle, CURLoption option, const char *path) {

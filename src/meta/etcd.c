@@ -9,45 +9,71 @@
  * A call goes to the endpoint that answered last, and on to the next one when that one cannot be
  * reached or has no leader. A request that was carried out although its answer was lost is then
  * sent again: each is written so that twice is the same as once.
+ *
+ * With a user (MC_ETCD_USERNAME) calls carry a token. It is asked for at the first call, and anew
+ * when etcd says that it does not know it (it was old, or the server restarted).
  */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "base/log.h"
 #include "io/http.h"
+#include "io/tls.h"
 #include "meta/endpoints.h"
 #include "meta/etcd_json.h"
 #include "meta/meta.h"
 
 #define SCHEME             "etcd://"
+#define SECURE_SCHEME      "etcds://" /* the same over TLS */
 #define DEFAULT_PORT       2379
 #define CALL_TIMEOUT_MS    6000 /* all endpoints */
 #define TIMEOUT_MS         3000
 #define CONNECT_TIMEOUT_MS 1500
 #define ANSWER_MAX         (128u << 20)
 #define MESSAGE_MAX        200
+#define TOKEN_MAX          2048 /* a JWT has some hundreds */
 
 struct etcd_kv {
     struct mc_meta_kv base;
     struct mc_meta_endpoints endpoints;
     _Atomic size_t current; /* the endpoint that answered last */
     uint32_t lease_s;
-    pthread_mutex_t lock; /* held while a lease is granted: one is enough */
-    int64_t lease;        /* 0 = none */
+    bool secure;
+    char *username, *password; /* "" = none */
+    pthread_mutex_t auth_lock; /* held while a token is asked for: one is enough */
+    char token[TOKEN_MAX];     /* "" = none */
+    pthread_mutex_t lock;      /* held while a lease is granted: one is enough */
+    int64_t lease;             /* 0 = none */
 };
 
+static char *copy_env(const char *name) {
+    const char *text = getenv(name);
+    return mc_strdup(text != NULL ? text : "");
+}
+
 static enum mc_status etcd_open(const char *connection, uint32_t lease_s, struct mc_meta_kv **out) {
-    size_t scheme = strncmp(connection, SCHEME, strlen(SCHEME)) == 0 ? strlen(SCHEME) : 0;
+    bool secure = strncmp(connection, SECURE_SCHEME, strlen(SECURE_SCHEME)) == 0;
+    size_t scheme = secure                                             ? strlen(SECURE_SCHEME)
+                    : strncmp(connection, SCHEME, strlen(SCHEME)) == 0 ? strlen(SCHEME)
+                                                                       : 0;
     struct etcd_kv *kv = mc_zalloc(sizeof(*kv));
     kv->base.ops = &mc_meta_etcd_ops;
     kv->lease_s = lease_s;
+    kv->secure = secure;
     if (mc_meta_endpoints_parse(connection + scheme, DEFAULT_PORT, &kv->endpoints) != MC_OK) {
-        mc_error("the endpoints of etcd cannot be parsed connection=\"%s\" "
-                 "expected=\"etcd://host:port[,host:port...]\" at_most=%d",
-                 connection, MC_META_ENDPOINTS_MAX);
+        /* The text may hold a password by mistake: it is not shown. */
+        mc_error(
+            "the endpoints of etcd cannot be parsed expected=\"etcd://host:port[,host:port...] "
+            "or etcds://\" at_most=%d; user and password are MC_ETCD_USERNAME and "
+            "MC_ETCD_PASSWORD",
+            MC_META_ENDPOINTS_MAX);
         free(kv);
         return MC_ERR_BAD_ADDRESS;
     }
+    kv->username = copy_env("MC_ETCD_USERNAME");
+    kv->password = copy_env("MC_ETCD_PASSWORD");
+    pthread_mutex_init(&kv->auth_lock, NULL);
     pthread_mutex_init(&kv->lock, NULL);
     *out = &kv->base;
     return MC_OK;
@@ -70,33 +96,113 @@ static enum mc_status judge(int http_status, int code, const char *message) {
     return code != 0 ? MC_ERR_REJECTED : MC_ERR_PROTOCOL;
 }
 
-static enum mc_status call_endpoint(const struct mc_hostport *endpoint, const char *path,
-                                    struct mc_str body, uint64_t left_ms, struct mc_buf *answer) {
-    char address[MC_HOST_MAX + 8], message[MESSAGE_MAX];
+/* One request to one endpoint. *code and `message` are of an answer other than 200, else 0 and "".
+ */
+static enum mc_status exchange(const struct etcd_kv *kv, const char *address, const char *path,
+                               struct mc_str body, const char *token, uint64_t deadline_ms,
+                               struct mc_buf *answer, int *code, char message[MESSAGE_MAX]) {
+    const struct mc_tls_config tls = mc_tls_config_environment();
+    uint64_t now_ms = mc_now_ms(mc_clock_system());
+    uint64_t left_ms = deadline_ms > now_ms ? deadline_ms - now_ms : 1;
     struct mc_buf url = {0};
-    int http_status = 0, code = 0;
-    mc_hostport_format(endpoint->host, endpoint->port, address, sizeof(address));
-    mc_buf_printf(&url, "http://%s/v3/%s", address, path);
+    int http_status = 0;
+    *code = 0;
+    message[0] = '\0';
+    mc_buf_printf(&url, "http%s://%s/v3/%s", kv->secure ? "s" : "", address, path);
     struct mc_http_call call = {
         .method = "POST",
         .url = mc_buf_cstr(&url),
         .content_type = "application/json",
+        .authorization = token[0] != '\0' ? token : NULL,
         .send = body,
         .timeout_ms = (uint32_t)mc_min_u64(TIMEOUT_MS, left_ms),
         .connect_timeout_ms = (uint32_t)mc_min_u64(CONNECT_TIMEOUT_MS, left_ms),
         .max_body_bytes = ANSWER_MAX,
+        .tls = &tls,
     };
     enum mc_status status = mc_http_call(&call, &http_status, answer);
     if (status == MC_OK && http_status != 200) {
-        mc_etcd_read_error((struct mc_str){answer->data, answer->len}, &code, message,
-                           sizeof(message));
-        status = judge(http_status, code, message);
-        if (status != MC_ERR_NOT_FOUND) {
-            mc_warn_limited("etcd refused endpoint=%s request=%s http=%d reason=\"%s\" status=%s",
-                            address, path, http_status, message, mc_status_name(status));
+        mc_etcd_read_error((struct mc_str){answer->data, answer->len}, code, message, MESSAGE_MAX);
+        if (message[0] == '\0') {
+            snprintf(message, MESSAGE_MAX, "HTTP status %d", http_status);
         }
+        status = judge(http_status, *code, message);
     }
     mc_buf_free(&url);
+    return status;
+}
+
+static void refused(const char *address, const char *path, const char *message,
+                    enum mc_status status) {
+    mc_warn_limited("etcd refused endpoint=%s request=%s reason=\"%s\" status=%s", address, path,
+                    message, mc_status_name(status));
+}
+
+/* ---- who we are ---- */
+
+static enum mc_status login_locked(struct etcd_kv *kv, const char *address, uint64_t deadline_ms) {
+    struct mc_buf request = {0}, answer = {0};
+    char message[MESSAGE_MAX];
+    int code;
+    mc_etcd_write_user(&request, kv->username, kv->password);
+    enum mc_status status =
+        exchange(kv, address, "auth/authenticate", (struct mc_str){request.data, request.len}, "",
+                 deadline_ms, &answer, &code, message);
+    if (status == MC_OK) {
+        status = mc_etcd_read_token((struct mc_str){answer.data, answer.len}, kv->token, TOKEN_MAX);
+    } else if (code == MC_ETCD_FAILED_PRECONDITION) {
+        mc_warn_limited("etcd asks for no users: MC_ETCD_USERNAME has no effect endpoint=%s",
+                        address);
+        status = MC_OK;
+    } else if (code != 0) {
+        mc_error("etcd does not accept MC_ETCD_USERNAME and MC_ETCD_PASSWORD user=\"%s\" "
+                 "endpoint=%s reason=\"%s\"",
+                 kv->username, address, message);
+    }
+    mc_buf_free(&request);
+    mc_buf_free(&answer);
+    return status;
+}
+
+/* `token`: in, the one that etcd does not know ("" = none yet); out, another one, or none. */
+static enum mc_status login(struct etcd_kv *kv, const char *address, uint64_t deadline_ms,
+                            char token[TOKEN_MAX]) {
+    enum mc_status status = MC_OK;
+    pthread_mutex_lock(&kv->auth_lock);
+    if (strcmp(kv->token, token) == 0) { /* else another thread has asked already */
+        kv->token[0] = '\0';
+        status = login_locked(kv, address, deadline_ms);
+    }
+    memcpy(token, kv->token, TOKEN_MAX);
+    pthread_mutex_unlock(&kv->auth_lock);
+    return status;
+}
+
+/* Authentication may have been enabled, or rights changed, since the token was given. */
+static bool wants_login(int code, const char *message) {
+    return code == MC_ETCD_UNAUTHENTICATED || strstr(message, "auth store is old") != NULL ||
+           strstr(message, "user name is empty") != NULL;
+}
+
+static enum mc_status call_endpoint(struct etcd_kv *kv, const struct mc_hostport *endpoint,
+                                    const char *path, struct mc_str body, uint64_t deadline_ms,
+                                    struct mc_buf *answer) {
+    bool has_user = kv->username[0] != '\0';
+    char address[MC_HOST_MAX + 8], message[MESSAGE_MAX], token[TOKEN_MAX] = "";
+    int code;
+    mc_hostport_format(endpoint->host, endpoint->port, address, sizeof(address));
+    if (has_user) {
+        MC_TRY(login(kv, address, deadline_ms, token));
+    }
+    enum mc_status status =
+        exchange(kv, address, path, body, token, deadline_ms, answer, &code, message);
+    if (has_user && wants_login(code, message)) {
+        MC_TRY(login(kv, address, deadline_ms, token));
+        status = exchange(kv, address, path, body, token, deadline_ms, answer, &code, message);
+    }
+    if (message[0] != '\0' && status != MC_ERR_NOT_FOUND) {
+        refused(address, path, message, status);
+    }
     return status;
 }
 
@@ -112,13 +218,11 @@ static enum mc_status call(struct etcd_kv *kv, const char *path, struct mc_buf *
     enum mc_status status = MC_ERR_TIMEOUT;
     for (size_t i = 0; i < kv->endpoints.count; i++) {
         size_t index = (first + i) % kv->endpoints.count;
-        uint64_t now_ms = mc_now_ms(mc_clock_system());
-        if (now_ms >= deadline_ms) {
+        if (mc_now_ms(mc_clock_system()) >= deadline_ms) {
             break;
         }
-        status = call_endpoint(&kv->endpoints.list[index], path,
-                               (struct mc_str){request->data, request->len}, deadline_ms - now_ms,
-                               answer);
+        status = call_endpoint(kv, &kv->endpoints.list[index], path,
+                               (struct mc_str){request->data, request->len}, deadline_ms, answer);
         if (!another_may_answer(status)) {
             atomic_store_explicit(&kv->current, index, memory_order_relaxed);
             break;
@@ -211,6 +315,9 @@ static void etcd_close(struct mc_meta_kv *base) {
     mc_buf_free(&request);
     mc_buf_free(&answer);
     pthread_mutex_destroy(&kv->lock);
+    pthread_mutex_destroy(&kv->auth_lock);
+    free(kv->username);
+    free(kv->password);
     free(kv);
 }
 
@@ -322,7 +429,7 @@ static enum mc_status etcd_remove(struct mc_meta_kv *base, const char *key) {
 }
 
 const struct mc_meta_kv_ops mc_meta_etcd_ops = {
-    .schemes = {SCHEME},
+    .schemes = {SCHEME, SECURE_SCHEME},
     .open = etcd_open,
     .close = etcd_close,
     .put = etcd_put,

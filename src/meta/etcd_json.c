@@ -1,4 +1,5 @@
-/* See etcd_json.h. Nothing in a request needs JSON's escapes: it is base64 and numbers. */
+/* See etcd_json.h. Nothing in a request but a user needs JSON's escapes: it is base64 and numbers.
+ */
 #include "meta/etcd_json.h"
 
 #include <jansson.h>
@@ -125,6 +126,15 @@ void mc_etcd_write_lease(struct mc_buf *out, int64_t lease) {
     mc_buf_printf(out, "{\"ID\":\"%lld\"}", (long long)lease);
 }
 
+void mc_etcd_write_user(struct mc_buf *out, const char *name, const char *password) {
+    json_t *user = json_pack("{s:s%,s:s%}", "name", name, strlen(name), "password", password,
+                             strlen(password));
+    char *text = json_dumps(user, JSON_COMPACT); /* NULL: not UTF-8 */
+    mc_buf_puts(out, text != NULL ? text : "{}");
+    free(text);
+    json_decref(user);
+}
+
 /* ---- answers ---- */
 
 /* An object, or NULL. Streams send one object a line; the first one counts. */
@@ -236,6 +246,22 @@ enum mc_status mc_etcd_read_keepalive(struct mc_str body) {
     }
     json_decref(json);
     return status;
+}
+
+enum mc_status mc_etcd_read_token(struct mc_str body, char *token, size_t size) {
+    json_t *json = load(body);
+    const json_t *found = json_object_get(json, "token");
+    size_t len = json_string_length(found);
+    bool good = len > 0 && len < size;
+    for (size_t i = 0; good && i < len; i++) {
+        char c = json_string_value(found)[i];
+        good = c > ' ' && c < 0x7f;
+    }
+    if (good) {
+        memcpy(token, json_string_value(found), len + 1);
+    }
+    json_decref(json);
+    return good ? MC_OK : MC_ERR_PROTOCOL;
 }
 
 void mc_etcd_read_error(struct mc_str body, int *code, char *message, size_t size) {

@@ -24,6 +24,8 @@ void mc_etcd_write_swap(struct mc_buf *out, struct mc_str key, struct mc_str old
 void mc_etcd_write_grant(struct mc_buf *out, uint32_t ttl_s);
 void mc_etcd_write_lease(struct mc_buf *out, int64_t lease); /* keepalive, revoke */
 
+void mc_etcd_write_user(struct mc_buf *out, const char *name, const char *password);
+
 /* Answers. MC_ERR_PROTOCOL for what is no such answer; outputs are written on MC_OK only. */
 /* MC_ERR_NOT_FOUND; the value is appended. */
 MC_MUST_USE enum mc_status mc_etcd_read_range(struct mc_str body, struct mc_buf *value);
@@ -35,6 +37,8 @@ MC_MUST_USE enum mc_status mc_etcd_read_transaction(struct mc_str body, struct m
 MC_MUST_USE enum mc_status mc_etcd_read_grant(struct mc_str body, int64_t *lease);
 /* MC_ERR_NOT_FOUND when the lease has ended. */
 MC_MUST_USE enum mc_status mc_etcd_read_keepalive(struct mc_str body);
+/* What may stand in an HTTP header, terminated. MC_ERR_PROTOCOL for one that does not fit too. */
+MC_MUST_USE enum mc_status mc_etcd_read_token(struct mc_str body, char *token, size_t size);
 
 enum mc_etcd_code { /* those of gRPC that mean something here */
                     MC_ETCD_UNKNOWN = 2,
@@ -42,7 +46,9 @@ enum mc_etcd_code { /* those of gRPC that mean something here */
                     MC_ETCD_DEADLINE = 4,
                     MC_ETCD_NOT_FOUND = 5,
                     MC_ETCD_EXHAUSTED = 8, /* no room, or a message above gRPC's limit */
+                    MC_ETCD_FAILED_PRECONDITION = 9,
                     MC_ETCD_UNAVAILABLE = 14,
+                    MC_ETCD_UNAUTHENTICATED = 16,
 };
 /* The code and text of an answer that is no success; of any text. `message` is cut to `size`, made
  * printable and always terminated. */

@@ -67,7 +67,8 @@ enum mc_status mc_meta_open(const char *connection, const struct mc_handshake_li
     const struct mc_meta_kv_ops *ops = find_ops(connection);
     if (ops == NULL) {
         mc_error("metadata service not supported connection=\"%s\" supported=\"P2PHANDSHAKE, "
-                 "http://host:port/metadata, etcd://host:port[,...], redis://host:port[,...]\"",
+                 "http[s]://host:port/metadata, etcd[s]://host:port[,...], "
+                 "redis://host:port[,...]\"",
                  connection);
         goto fail;
     }

@@ -106,6 +106,8 @@ static void test_good_answers(void **state) {
     assert_true(lease == 1418812189291695109);
     assert_ok(mc_etcd_read_keepalive(mc_str_from(KEPT)));
     assert_int_equal(mc_etcd_read_keepalive(mc_str_from(ENDED)), MC_ERR_NOT_FOUND);
+    assert_ok(mc_etcd_read_token(mc_str_from(HEADER ",\"token\":\"abc.17\"}"), message, 7));
+    assert_string_equal(message, "abc.17");
     mc_etcd_read_error(mc_str_from(ERROR), &code, message, sizeof(message));
     assert_int_equal(code, 5);
     assert_string_equal(message, "lease  not  fou");
@@ -128,6 +130,15 @@ static void test_what_is_refused(void **state) {
                                         HEADER ",\"kvs\":[{\"value\":\"YQ==\"},{}]}"};
     struct mc_buf value = {0};
     int64_t lease = 9;
+    static const char *const tokens[] = {
+        HEADER "}", HEADER ",\"token\":7}", HEADER ",\"token\":\"\"}",
+        HEADER ",\"token\":\"a\\nX: y\"}", HEADER ",\"token\":\"12345678\"}"};
+    char token[8] = "before";
+    for (size_t i = 0; i < MC_ARRAY_LEN(tokens); i++) {
+        assert_int_equal(mc_etcd_read_token(mc_str_from(tokens[i]), token, sizeof(token)),
+                         MC_ERR_PROTOCOL);
+        assert_string_equal(token, "before");
+    }
     for (size_t i = 0; i < MC_ARRAY_LEN(texts); i++) {
         struct mc_str text = mc_str_from(texts[i]);
         assert_int_equal(mc_etcd_read_range(text, &value), MC_ERR_PROTOCOL);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "io/http.h"
+#include "io/tls.h"
 #include "support/support.h"
 
 #define READY_TRIES 1000 /* of 10 ms */
@@ -67,33 +68,62 @@ static uint16_t free_port(void) {
     }
 }
 
-static void exec_etcd(const struct mc_test_service *s) {
-    char client[64], peer[64], cluster[96];
-    snprintf(client, sizeof(client), "http://127.0.0.1:%u", s->port);
-    snprintf(peer, sizeof(peer), "http://127.0.0.1:%u", s->peer_port);
-    snprintf(cluster, sizeof(cluster), "test=%s", peer);
-    execl(program_of(MC_TEST_ETCD), "etcd", "--name", "test", "--data-dir", s->directory,
-          "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls",
-          peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster,
-          "--unsafe-no-fsync", "--heartbeat-interval", "20", "--election-timeout", "200",
-          (char *)NULL);
-}
-
-static void exec_redis(const struct mc_test_service *s) {
-    const char *argv[24] = {"redis-server", "--bind",     "127.0.0.1", "--save", "",
-                            "--dir",        s->directory, "--port"};
-    char port[8];
-    size_t count = 8;
-    snprintf(port, sizeof(port), "%u", s->port);
-    argv[count++] = port;
+static void exec_with(const struct mc_test_service *s, const char *argv[32], size_t count) {
     for (size_t i = 0; s->arguments[i] != NULL; i++) {
         argv[count++] = s->arguments[i];
     }
-    execv(program_of(MC_TEST_REDIS), (char **)(uintptr_t)argv);
+    execv(program_of(s->kind), (char **)(uintptr_t)argv);
+}
+
+static void exec_etcd(const struct mc_test_service *s) {
+    char client[64], peer[64], cluster[96];
+    snprintf(client, sizeof(client), "http%s://127.0.0.1:%u", s->secure ? "s" : "", s->port);
+    snprintf(peer, sizeof(peer), "http://127.0.0.1:%u", s->peer_port);
+    snprintf(cluster, sizeof(cluster), "test=%s", peer);
+    const char *argv[32] = {"etcd",
+                            "--name=test",
+                            "--unsafe-no-fsync",
+                            "--heartbeat-interval=20",
+                            "--election-timeout=200",
+                            "--data-dir",
+                            s->directory,
+                            "--listen-client-urls",
+                            client,
+                            "--advertise-client-urls",
+                            client,
+                            "--listen-peer-urls",
+                            peer,
+                            "--initial-advertise-peer-urls",
+                            peer,
+                            "--initial-cluster",
+                            cluster};
+    exec_with(s, argv, 17);
+}
+
+static void exec_redis(const struct mc_test_service *s) {
+    char port[8];
+    snprintf(port, sizeof(port), "%u", s->port);
+    const char *argv[32] = {"redis-server", "--bind",     "127.0.0.1", "--save", "",
+                            "--dir",        s->directory, "--port",    port};
+    exec_with(s, argv, 9);
+}
+
+static bool answers_https(uint16_t port) {
+    const struct mc_tls_config tls = mc_tls_config_environment();
+    char url[48];
+    struct mc_buf body = {0};
+    int http_status = 0;
+    snprintf(url, sizeof(url), "https://127.0.0.1:%u/health", port);
+    struct mc_http_call call = {
+        .method = "GET", .url = url, .max_body_bytes = 1000, .tls = &tls, .timeout_ms = 2000};
+    enum mc_status status = mc_http_call(&call, &http_status, &body);
+    mc_buf_free(&body);
+    return status == MC_OK && http_status == 200;
 }
 
 static bool ready(const struct mc_test_service *s) {
-    return s->kind == MC_TEST_ETCD
+    return s->secure ? answers_https(s->port)
+           : s->kind == MC_TEST_ETCD
                ? answers(s->port, "GET /health HTTP/1.0\r\n\r\n", "200")
                : answers(s->port, "PING\r\n", ""); /* -NOAUTH is an answer too */
 }
@@ -125,8 +155,8 @@ void mc_test_service_start(struct mc_test_service *s, enum mc_test_service_kind 
     s->peer_port = free_port();
     snprintf(s->directory, sizeof(s->directory), "/tmp/mooncake-test-XXXXXX");
     assert_non_null(mkdtemp(s->directory));
-    snprintf(s->url, sizeof(s->url), "%s://127.0.0.1:%u", kind == MC_TEST_ETCD ? "etcd" : "redis",
-             s->port);
+    snprintf(s->url, sizeof(s->url), "%s%s://127.0.0.1:%u", kind == MC_TEST_ETCD ? "etcd" : "redis",
+             s->secure ? "s" : "", s->port);
     mc_test_service_run(s);
 }
 

@@ -14,7 +14,8 @@ struct mc_test_service {
     pid_t pid; /* 0 = not running */
     char directory[64];
     char url[64];
-    const char *arguments[8]; /* of redis-server, more than the usual; NULL-terminated */
+    const char *arguments[8]; /* more than the usual; NULL-terminated */
+    bool secure;              /* etcd with TLS, by the arguments; clients' is in the environment */
 };
 
 /* Prints why and exits with 77 where the program is not installed. */
