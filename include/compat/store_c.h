@@ -73,6 +73,43 @@ int64_t mooncake_store_remove_all(mooncake_store_t store, int force); /* how man
 int mooncake_store_register_buffer(mooncake_store_t store, void *buffer, size_t size);
 int mooncake_store_unregister_buffer(mooncake_store_t store, void *buffer);
 
+/* ---- ours: not in upstream's library, and -1012 with upstream's master ---- */
+
+enum mooncake_put_condition { /* what the key must be, one of: */
+                              MOONCAKE_PUT_ALWAYS = 0,
+                              MOONCAKE_PUT_IF_ABSENT = 1,  /* else -705 */
+                              MOONCAKE_PUT_IF_VERSION = 2, /* the put replaces it; -300: it is
+                                                              another by now; -704: it is */
+                              MOONCAKE_PUT_IF_CHECKSUM =
+                                  3, /* gone; -703: it is just being written */
+};
+struct mooncake_put_terms {
+    size_t struct_size; /* sizeof(struct mooncake_put_terms) */
+    uint64_t ttl_ms;    /* the object ends so long after it became readable; 0 = it does not */
+    int condition;      /* enum mooncake_put_condition */
+    int replace;        /* with MOONCAKE_PUT_ALWAYS: an existing object is replaced */
+    const uint64_t *expected; /* one a key, of MOONCAKE_PUT_IF_VERSION and _CHECKSUM; else NULL */
+};
+typedef struct mooncake_put_terms mooncake_put_terms_t;
+/* As mooncake_store_batch_put_from; terms are not NULL. */
+int mooncake_store_batch_put_on_terms(mooncake_store_t store, const char **keys, void **buffers,
+                                      const size_t *sizes, size_t count,
+                                      const mooncake_replicate_config_t *config,
+                                      const mooncake_put_terms_t *terms, int *results_out);
+
+struct mooncake_object_info {
+    size_t struct_size; /* set by the caller: sizeof(struct mooncake_object_info) */
+    uint64_t size;
+    uint64_t version; /* another one each time that the key is written */
+    uint64_t checksum;
+    uint64_t ttl_left_ms; /* UINT64_MAX = it does not end */
+    int has_checksum;
+    unsigned replicas;
+};
+typedef struct mooncake_object_info mooncake_object_info_t;
+/* Takes no lease. -704, -703. */
+int mooncake_store_inspect(mooncake_store_t store, const char *key, mooncake_object_info_t *info);
+
 #ifdef __cplusplus
 }
 #endif

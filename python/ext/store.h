@@ -16,6 +16,7 @@
 struct mpy_config {
     struct mc_replicate_config c;
     const char **segments;
+    struct mpy_numbers expected;
     PyObject *owners[3]; /* of the strings */
     bool unsupported;    /* asks for a tier that this build does not write */
 };

@@ -311,6 +311,54 @@ static PyObject *store_batch_get_replica_desc(PyObject *self, PyObject *const *a
     return dict;
 }
 
+/* ---- inspect ---- */
+
+static PyObject *info_or_code(struct mpy_state *state, const struct mc_object_info *info,
+                              enum mc_status status) {
+    if (status != MC_OK) {
+        return PyLong_FromLong(mpy_code(status));
+    }
+    unsigned long long none = 0;
+    return PyObject_CallMethod(
+        state->types, "_object_info", "KKiKiKI", (unsigned long long)info->size,
+        (unsigned long long)info->version, (int)info->has_checksum,
+        info->has_checksum ? (unsigned long long)info->checksum : none, (int)info->has_ttl,
+        info->has_ttl ? (unsigned long long)info->ttl_left_ms : none, (unsigned)info->replicas);
+}
+
+static PyObject *store_inspect(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                               PyObject *names) {
+    static const char *const NAMES[] = {"keys"};
+    static const struct mpy_signature SIGNATURE = {"inspect", NAMES, 1, 1, false};
+    PyObject *v[MPY_MAX_ARGS];
+    struct mpy_strings keys;
+    if (!mpy_args(&SIGNATURE, args, count, names, v) || !mpy_strings(v[0], "keys", &keys)) {
+        return NULL;
+    }
+    struct mc_object_info *infos = mpy_calloc(keys.count, sizeof(*infos));
+    enum mc_status *results = mpy_calloc(keys.count, sizeof(*results));
+    struct mpy_session *s = infos != NULL && results != NULL ? mpy_store_enter(self) : NULL;
+    enum mc_status whole = MC_INVALID_PARAMS;
+    if (s != NULL) {
+        PyThreadState *thread = PyEval_SaveThread();
+        whole = mc_store_inspect(s->store, keys.items, keys.count, infos, results);
+        PyEval_RestoreThread(thread);
+        mpy_store_leave(s);
+    }
+    PyObject *list = PyErr_Occurred() ? NULL : PyList_New((Py_ssize_t)keys.count);
+    for (size_t i = 0; list != NULL && i < keys.count; i++) {
+        PyObject *one =
+            info_or_code(mpy_store_state(self), &infos[i], whole != MC_OK ? whole : results[i]);
+        if (one == NULL || PyList_SetItem(list, (Py_ssize_t)i, one) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    free(results);
+    free(infos);
+    mpy_strings_free(&keys);
+    return list;
+}
+
 PyMethodDef mpy_store_admin_methods[] = {
     {"is_exist", MPY_METHOD(store_is_exist), MPY_FAST,
      "is_exist($self, key)\n--\n\n1 when the object exists, 0 when not, negative on an error."},
@@ -339,4 +387,7 @@ PyMethodDef mpy_store_admin_methods[] = {
     {"batch_get_replica_desc", MPY_METHOD(store_batch_get_replica_desc), MPY_FAST,
      "batch_get_replica_desc($self, keys)\n--\n\nget_replica_desc() of each key that exists, as a "
      "dict."},
+    {"inspect", MPY_METHOD(store_inspect), MPY_FAST,
+     "inspect($self, keys)\n--\n\nOurs: an ObjectInfo for each key (size, version, checksum, "
+     "ttl_ms left, replicas), or a negative error; -1012 with upstream's master. Takes no lease."},
     {NULL, NULL, 0, NULL}};

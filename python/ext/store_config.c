@@ -17,12 +17,16 @@ struct config {
     bool has_ttl;
     bool with_hard_pin;
     bool prefer_alloc_in_same_node;
+    uint64_t ttl_ms; /* 0 = None */
+    bool if_absent;
     PyObject *soft_pin_action; /* members of the enums */
     PyObject *data_type;
     PyObject *preferred_segments; /* tuples of str */
     PyObject *preferred_nof_segments;
     PyObject *preferred_segment; /* str */
     PyObject *group_ids;         /* tuple of str or None */
+    PyObject *if_version;        /* tuples of int, or None */
+    PyObject *if_checksum;
 };
 
 /* The enums of mooncake._types; found when the first configuration is made. */
@@ -50,8 +54,11 @@ static PyObject *config_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->preferred_segments = PyTuple_New(0);
     self->preferred_nof_segments = PyTuple_New(0);
     self->preferred_segment = PyUnicode_FromString("");
-    Py_INCREF(Py_None);
-    self->group_ids = Py_None;
+    PyObject **nones[] = {&self->group_ids, &self->if_version, &self->if_checksum};
+    for (size_t i = 0; i < sizeof(nones) / sizeof(nones[0]); i++) {
+        Py_INCREF(Py_None);
+        *nones[i] = Py_None;
+    }
     if (PyErr_Occurred()) {
         Py_DECREF(self);
         return NULL;
@@ -67,6 +74,8 @@ static void config_dealloc(PyObject *object) {
     Py_XDECREF(self->preferred_nof_segments);
     Py_XDECREF(self->preferred_segment);
     Py_XDECREF(self->group_ids);
+    Py_XDECREF(self->if_version);
+    Py_XDECREF(self->if_checksum);
     mpy_free(object);
 }
 
@@ -151,19 +160,57 @@ static int set_segment(PyObject *self, PyObject *value, void *offset) {
     return 0;
 }
 
-static PyObject *get_groups(PyObject *self, void *offset) {
-    PyObject *groups = ((struct config *)self)->group_ids;
-    if (groups == Py_None) {
+/* A list or None. */
+static PyObject *get_list_or_none(PyObject *self, void *offset) {
+    PyObject *list = *(PyObject **)field(self, offset);
+    if (list == Py_None) {
         Py_RETURN_NONE;
     }
-    return PySequence_List(groups);
+    return PySequence_List(list);
 }
 static int set_groups(PyObject *self, PyObject *value, void *offset) {
     if (value != Py_None) {
-        return set_list(self, value, (void *)offsetof(struct config, group_ids));
+        return set_list(self, value, offset);
     }
     Py_INCREF(Py_None);
-    replace(&((struct config *)self)->group_ids, Py_None);
+    replace(field(self, offset), Py_None);
+    return 0;
+}
+
+static int set_numbers(PyObject *self, PyObject *value, void *offset) {
+    struct mpy_numbers numbers;
+    PyObject *kept = Py_None;
+    if (deleted(value)) {
+        return -1;
+    }
+    if (value == Py_None) {
+        Py_INCREF(kept);
+    } else if (mpy_numbers(value, "the value", &numbers)) {
+        mpy_numbers_free(&numbers);
+        kept = PySequence_Tuple(value);
+    } else {
+        return -1;
+    }
+    if (kept == NULL) {
+        return -1;
+    }
+    replace(field(self, offset), kept);
+    return 0;
+}
+
+static PyObject *get_life(PyObject *self, void *unused) {
+    uint64_t ttl_ms = ((struct config *)self)->ttl_ms;
+    if (ttl_ms == 0) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromUnsignedLongLong(ttl_ms);
+}
+static int set_life(PyObject *self, PyObject *value, void *unused) {
+    uint64_t ttl_ms = 0;
+    if (deleted(value) || (value != Py_None && !mpy_u64(value, "ttl_ms", &ttl_ms))) {
+        return -1;
+    }
+    ((struct config *)self)->ttl_ms = ttl_ms;
     return 0;
 }
 
@@ -248,7 +295,16 @@ static PyGetSetDef config_attributes[] = {
     {"prefer_alloc_in_same_node", get_flag, set_flag, "all replicas of a batch on one node",
      AT(prefer_alloc_in_same_node)},
     {"data_type", get_segment, set_enum, "ObjectDataType: what the object holds", AT(data_type)},
-    {"group_ids", get_groups, set_groups, "one group a key, or None", NULL},
+    {"group_ids", get_list_or_none, set_groups, "one group a key, or None", AT(group_ids)},
+    {"ttl_ms", get_life, set_life,
+     "ours: the object ends so long after it became readable; None = never", NULL},
+    {"if_absent", get_flag, set_flag, "ours: OBJECT_ALREADY_EXISTS when the key is there",
+     AT(if_absent)},
+    {"if_version", get_list_or_none, set_numbers,
+     "ours: the version that the put replaces, one a key, else INVALID_VERSION", AT(if_version)},
+    {"if_checksum", get_list_or_none, set_numbers,
+     "ours: the checksum of what the put replaces, one a key, else INVALID_VERSION",
+     AT(if_checksum)},
     {NULL, NULL, NULL, NULL, NULL}};
 #undef AT
 
@@ -268,7 +324,8 @@ bool mpy_config_add_type(PyObject *module, PyTypeObject **type) {
         {Py_tp_str, config_str},
         {Py_tp_doc,
          (char *)"ReplicateConfig()\n--\n\nHow an object is placed and kept: replicas, pins, "
-                 "preferred segments, groups."},
+                 "preferred segments, groups; how long "
+                 "it lives and what it may replace."},
         {0, NULL}};
     static PyType_Spec spec = {.name = "mooncake.store.ReplicateConfig",
                                .basicsize = sizeof(struct config),
@@ -329,6 +386,29 @@ static bool take_groups(const struct config *from, struct mpy_config *out) {
     return true;
 }
 
+/* At most one condition. */
+static bool take_condition(const struct config *from, struct mpy_config *out) {
+    bool version = from->if_version != Py_None, checksum = from->if_checksum != Py_None;
+    if (from->if_absent + version + checksum > 1) {
+        PyErr_SetString(PyExc_ValueError,
+                        "one of if_absent, if_version and if_checksum can be asked for at a time");
+        return false;
+    }
+    out->c.condition = from->if_absent ? MC_PUT_IF_ABSENT
+                       : version       ? MC_PUT_IF_VERSION
+                       : checksum      ? MC_PUT_IF_CHECKSUM
+                                       : MC_PUT_ALWAYS;
+    if (!version && !checksum) {
+        return true;
+    }
+    if (!mpy_numbers(version ? from->if_version : from->if_checksum, "expected", &out->expected)) {
+        return false;
+    }
+    out->c.expected = out->expected.items;
+    out->c.expected_count = out->expected.count;
+    return true;
+}
+
 bool mpy_config_take(PyTypeObject *type, PyObject *object, struct mpy_config *out) {
     *out = (struct mpy_config){.c = {.replica_num = 1}};
     if (object == NULL) {
@@ -348,7 +428,8 @@ bool mpy_config_take(PyTypeObject *type, PyObject *object, struct mpy_config *ou
     out->c.with_hard_pin = from->with_hard_pin;
     out->c.prefer_same_node = from->prefer_alloc_in_same_node;
     out->unsupported = from->nof_replica_num > 0 || from->dfs_replica_num > 0;
-    if (!take_segments(from, out) || !take_groups(from, out)) {
+    out->c.ttl_ms = from->ttl_ms;
+    if (!take_segments(from, out) || !take_groups(from, out) || !take_condition(from, out)) {
         mpy_config_free(out);
         return false;
     }
@@ -358,6 +439,7 @@ bool mpy_config_take(PyTypeObject *type, PyObject *object, struct mpy_config *ou
 void mpy_config_free(struct mpy_config *config) {
     free(config->segments);
     free((void *)config->c.group_ids);
+    mpy_numbers_free(&config->expected);
     for (size_t i = 0; i < sizeof(config->owners) / sizeof(config->owners[0]); i++) {
         Py_XDECREF(config->owners[i]);
     }

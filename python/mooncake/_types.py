@@ -2,6 +2,7 @@
 int and equals only members of its own enum; vectors are given out as copies; classes that only the store makes have no
 constructor.
 """
+from collections import namedtuple
 
 
 def _no_constructor(cls, *args, **keywords):
@@ -255,10 +256,21 @@ class ReadTarget:
 
 # ---- texts ----
 
+class ObjectInfo(namedtuple("ObjectInfo", "size version checksum ttl_ms replicas")):
+    """What the master knows of an object. The version is another one each time that the key is written; ttl_ms is what is left of
+    its life, None when it has no end; checksum is None when it has none."""
+    __slots__ = ()
+
+
+def _object_info(size, version, has_checksum, checksum, has_ttl, ttl_ms, replicas):
+    return ObjectInfo(size, version, checksum if has_checksum else None, ttl_ms if has_ttl else None, replicas)
+
+
 def _config_text(config):
     """str() of a ReplicateConfig, as upstream's."""
     ttl = "default" if config.soft_pin_ttl_ms is None else config.soft_pin_ttl_ms
     single, groups = config.preferred_segment, config.group_ids
+    ours = [(name, getattr(config, name)) for name in ("ttl_ms", "if_absent", "if_version", "if_checksum")]
     return ("ReplicateConfig: { "
             f"replica_num: {config.replica_num}, nof_replica_num: {config.nof_replica_num}, "
             f"dfs_replica_num: {config.dfs_replica_num}, soft_pin_action: {config.soft_pin_action.name}, "
@@ -268,10 +280,11 @@ def _config_text(config):
             + f", preferred_nof_segments: [{', '.join(config.preferred_nof_segments)}], "
             f"prefer_alloc_in_same_node: {int(config.prefer_alloc_in_same_node)}, "
             f"data_type: {config.data_type.name}"
-            + (f", group_ids: [{', '.join(groups)}]" if groups is not None else "") + " }")
+            + (f", group_ids: [{', '.join(groups)}]" if groups is not None else "")
+            + "".join(f", {name}: {value}" for name, value in ours if value) + " }")
 
 
 _PUBLIC = (ObjectDataType, SoftPinAction, ReplicaStatus, TaskType, TaskStatus, Descriptor, MemoryDescriptor,
-           DiskDescriptor, ReplicaDescriptor, QueryTaskResponse, ParallelAxis, TensorParallelism, ReadTarget)
+           DiskDescriptor, ReplicaDescriptor, QueryTaskResponse, ParallelAxis, TensorParallelism, ReadTarget, ObjectInfo)
 for _class in _PUBLIC:
     _class.__module__ = "mooncake.store"

@@ -17,7 +17,8 @@ import os
 
 from mooncake import store as _native
 
-__all__ = ["MooncakeStore", "MooncakeError", "KeyNotFound", "NoSpace", "KeyInUse", "Unreachable", "InvalidArgument"]
+__all__ = ["MooncakeStore", "MooncakeError", "KeyNotFound", "NoSpace", "KeyInUse", "Conflict", "Unreachable",
+           "InvalidArgument"]
 
 CHUNK_BYTES = 64 << 20  # of one step of a copy that reports its progress
 
@@ -43,6 +44,10 @@ class KeyInUse(MooncakeError):
     """A reader holds a lease, or the object is being written or copied."""
 
 
+class Conflict(MooncakeError):
+    """A conditional put found another object than it wanted: the key exists, or has another version or checksum."""
+
+
 class Unreachable(MooncakeError, ConnectionError):
     """The master, or the node that has the object, does not answer."""
 
@@ -51,8 +56,8 @@ class InvalidArgument(MooncakeError, ValueError):
     """The store does not take this argument, or is closed."""
 
 
-_CLASSES = {-704: KeyNotFound, -200: NoSpace, -703: KeyInUse, -706: KeyInUse, -708: KeyInUse, -714: KeyInUse,
-            -800: Unreachable, -900: Unreachable, -901: Unreachable, -400: InvalidArgument, -600: InvalidArgument}
+_CLASSES = {-704: KeyNotFound, -200: NoSpace, -703: KeyInUse, -706: KeyInUse, -708: KeyInUse, -714: KeyInUse, -705: Conflict,
+            -300: Conflict, -800: Unreachable, -900: Unreachable, -901: Unreachable, -400: InvalidArgument, -600: InvalidArgument}
 
 
 def _error(code, what):
@@ -82,7 +87,8 @@ class _Async:
         return call
 
 
-def _config(replicas=1, soft_pin=False, soft_pin_ms=None, hard_pin=False, preferred=(), group=None):
+def _config(replicas=1, soft_pin=False, soft_pin_ms=None, hard_pin=False, preferred=(), group=None, ttl=None,
+            if_absent=False, if_version=None, if_checksum=None, keys=1):
     config = _native.ReplicateConfig()
     config.replica_num, config.with_hard_pin = replicas, hard_pin
     if soft_pin:
@@ -90,7 +96,12 @@ def _config(replicas=1, soft_pin=False, soft_pin_ms=None, hard_pin=False, prefer
         config.soft_pin_ttl_ms = soft_pin_ms
     config.preferred_segments = [preferred] if isinstance(preferred, str) else list(preferred)
     if group is not None:
-        config.group_ids = [group]
+        config.group_ids = [group] * keys
+    if ttl is not None:
+        config.ttl_ms = max(1, round(ttl * 1000))
+    config.if_absent = if_absent
+    config.if_version, config.if_checksum = ([value] if isinstance(value, int) else value
+                                             for value in (if_version, if_checksum))
     return config
 
 
@@ -98,7 +109,9 @@ class MooncakeStore:
     """A client of the store at `master`. `segment` is the memory that it lends to the cluster, a number or a text like "4GB".
 
     Options of put, upsert and put_array: replicas, soft_pin (evicted after the others; soft_pin_ms = for how long), hard_pin
-    (never evicted), preferred (names of segments), group.
+    (never evicted), preferred (names of segments), group, ttl (seconds until the object ends by itself), and one of if_absent,
+    if_version, if_checksum (of info(); put_many: one a key): what the key must be for the put to take place, else Conflict. The
+    last four need our master.
     """
 
     def __init__(self, master="127.0.0.1:50051", *, segment=0, hostname=None, metadata="P2PHANDSHAKE", protocol="tcp",
@@ -173,6 +186,13 @@ class MooncakeStore:
         """Bytes of the object."""
         return _check(self.raw.get_size(key), f"size of '{key}'")
 
+    def info(self, key):
+        """ObjectInfo: size, version, checksum, what is left of its life in ms, replicas. Keeps nothing from eviction."""
+        found = self.raw.inspect([key])[0]
+        if isinstance(found, int):
+            raise _error(found, f"info '{key}'")
+        return found
+
     def remove(self, key, force=False):
         """Removes the object; `force` also one that is leased."""
         _check(self.raw.remove(key, force), f"remove '{key}'")
@@ -211,7 +231,7 @@ class MooncakeStore:
     def put_many(self, values, **options):
         """put() of every key of a mapping, at once."""
         keys = list(values)
-        _check(self.raw.put_batch(keys, [values[key] for key in keys], _config(**options)), f"put {len(keys)} keys")
+        _check(self.raw.put_batch(keys, [values[key] for key in keys], _config(keys=len(keys), **options)), f"put {len(keys)} keys")
 
     # ---- arrays ----
 

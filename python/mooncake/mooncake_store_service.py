@@ -16,11 +16,13 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional
 from aiohttp import web
 
 from mooncake.mooncake_config import MooncakeConfig
-from mooncake.store import MooncakeDistributedStore
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
 MAX_BODY_BYTES = 100 << 20
 MAX_GRACE_SECONDS = 3600
 RETRY_SECONDS = 1.0
+REFUSALS = {-705: (409, "Key exists"), -300: (409, "The object is another by now"), -704: (404, "Key not found"),
+            -703: (409, "The object is being written"), -1012: (501, "The master knows no such puts")}
 
 
 class _Refused(Exception):
@@ -59,6 +61,24 @@ def _shm_name_to_path(name: Any) -> Optional[str]:
         return None
     name = name[1:] if name.startswith("/") else name
     return f"/dev/shm/{name}" if name and "/" not in name and name not in (".", "..") else None
+
+
+def _terms(data: Dict[str, Any]) -> List[ReplicateConfig]:
+    """What a put asks beyond upstream's: ttl_ms and one of if_absent, if_version, if_checksum. [] when it asks nothing."""
+    numbers = {name: data[name] for name in ("ttl_ms", "if_version", "if_checksum") if data.get(name) is not None}
+    absent = data.get("if_absent", False)
+    for name, value in numbers.items():
+        if type(value) is not int or not 0 <= value < 1 << 64:
+            raise _Refused(400, f"{name} must be an unsigned integer")
+    if type(absent) is not bool or absent + ("if_version" in numbers) + ("if_checksum" in numbers) > 1:
+        raise _Refused(400, "if_absent is true or false, and one of if_absent, if_version, if_checksum can be asked for")
+    if not numbers and not absent:
+        return []
+    config = ReplicateConfig()
+    config.if_absent = absent
+    for name, value in numbers.items():
+        setattr(config, name, value if name == "ttl_ms" else [value])
+    return [config]
 
 
 def _segment_ids(data: Dict[str, Any]) -> List[str]:
@@ -125,6 +145,7 @@ class MooncakeStoreService:
             web.put("/api/put", self.handle_put),
             web.get("/api/get/{key}", self.handle_get),
             web.get("/api/exist/{key}", self.handle_exist),
+            web.get("/api/inspect/{key}", self.handle_inspect),
             web.delete("/api/remove/{key}", self.handle_remove),
             web.delete("/api/remove_all", self.handle_remove_all),
             web.post("/api/mount_shm", self.handle_mount_shm),
@@ -155,7 +176,11 @@ class MooncakeStoreService:
         key, value = data.get("key"), data.get("value")
         if not key or value is None:
             raise _Refused(400, "Missing key or value")
-        if await asyncio.to_thread(self.store.put, key, value.encode()):
+        terms = _terms(data)
+        code = await asyncio.to_thread(self.store.put, key, value.encode(), *terms)
+        if terms and code in REFUSALS:
+            raise _Refused(*REFUSALS[code])
+        if code:
             raise _Refused(500, "PUT operation failed")
         return {}
 
@@ -183,6 +208,13 @@ class MooncakeStoreService:
         if exists < 0:
             raise _Refused(500, "Exist check failed")
         return _json(200, {"exists": exists > 0})
+
+    @_answers
+    async def handle_inspect(self, request: web.Request) -> Any:
+        info = (await asyncio.to_thread(self.store.inspect, [request.match_info["key"]]))[0]
+        if isinstance(info, int):
+            raise _Refused(404, "Key not found") if info == -704 else _Refused(500, "Inspect failed")
+        return _json(200, info._asdict())
 
     @_answers
     async def handle_remove(self, request: web.Request) -> Any:

@@ -1,6 +1,6 @@
 """The Mooncake store: see docs/python.md. Calls return 0 or a negative error unless their type says otherwise."""
 from collections.abc import Sequence
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 from mooncake.engine import InnerTransferEngine
 
@@ -89,7 +89,19 @@ class ReplicateConfig:
     prefer_alloc_in_same_node: bool
     data_type: ObjectDataType
     group_ids: list[str] | None
+    # Ours; -1012 with upstream's master.
+    ttl_ms: int | None
+    if_absent: bool
+    if_version: list[int] | None
+    if_checksum: list[int] | None
     def __init__(self) -> None: ...
+
+class ObjectInfo(NamedTuple):
+    size: int
+    version: int
+    checksum: int | None
+    ttl_ms: int | None
+    replicas: int
 
 class BufferHandle:
     def ptr(self) -> int: ...
@@ -234,6 +246,7 @@ class MooncakeDistributedStore:
         all_sizes: Sequence[Sequence[int]],
         prefer_alloc_in_same_node: bool = False,
     ) -> list[int]: ...
+    def inspect(self, keys: Sequence[str]) -> list[ObjectInfo | int]: ...
     def batch_get_replica_desc(self, keys: Sequence[str]) -> dict[str, list[ReplicaDescriptor]]: ...
     def batch_get_session_end(self, keys: Sequence[str]) -> int: ...
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]: ...

@@ -149,12 +149,10 @@ static struct mc_store_item *make_items(const char **keys, void **buffers, const
     return items;
 }
 
-MC_PUBLIC int mooncake_store_batch_put_from(mooncake_store_t store, const char **keys,
-                                            void **buffers, const size_t *sizes, size_t count,
-                                            const mooncake_replicate_config_t *config,
-                                            int *results_out) {
+static int put_batch(mooncake_store_t store, const char **keys, void **buffers, const size_t *sizes,
+                     size_t count, const struct mc_replicate_config *config, bool replace,
+                     int *results_out) {
     struct mc_store *s = open_store(store);
-    struct mc_replicate_config converted;
     if (s == NULL || keys == NULL || buffers == NULL || sizes == NULL || results_out == NULL) {
         return INVALID;
     }
@@ -162,12 +160,40 @@ MC_PUBLIC int mooncake_store_batch_put_from(mooncake_store_t store, const char *
     if (items == NULL) {
         return INVALID;
     }
-    enum mc_status status = mc_store_put_batch(s, items, count, convert(config, &converted));
+    enum mc_status status = replace ? mc_store_upsert_batch(s, items, count, config)
+                                    : mc_store_put_batch(s, items, count, config);
     for (size_t i = 0; i < count && status == MC_OK; i++) {
         results_out[i] = code(items[i].status);
     }
     free(items);
     return code(status);
+}
+
+MC_PUBLIC int mooncake_store_batch_put_from(mooncake_store_t store, const char **keys,
+                                            void **buffers, const size_t *sizes, size_t count,
+                                            const mooncake_replicate_config_t *config,
+                                            int *results_out) {
+    struct mc_replicate_config converted;
+    return put_batch(store, keys, buffers, sizes, count, convert(config, &converted), false,
+                     results_out);
+}
+
+MC_PUBLIC int mooncake_store_batch_put_on_terms(mooncake_store_t store, const char **keys,
+                                                void **buffers, const size_t *sizes, size_t count,
+                                                const mooncake_replicate_config_t *config,
+                                                const mooncake_put_terms_t *terms,
+                                                int *results_out) {
+    struct mc_replicate_config converted = {0};
+    if (terms == NULL || terms->struct_size < sizeof(*terms)) {
+        return INVALID;
+    }
+    (void)convert(config, &converted);
+    converted.ttl_ms = terms->ttl_ms;
+    converted.condition = (enum mc_put_condition)terms->condition;
+    converted.expected = terms->expected;
+    converted.expected_count = terms->expected != NULL ? count : 0;
+    return put_batch(store, keys, buffers, sizes, count, &converted, terms->replace != 0,
+                     results_out);
 }
 
 /* ---- get ---- */
@@ -268,6 +294,29 @@ MC_PUBLIC int64_t mooncake_store_remove_all(mooncake_store_t store, int force) {
     }
     enum mc_status status = mc_store_remove_all(s, force != 0, &removed);
     return status == MC_OK ? (int64_t)removed : code(status);
+}
+
+MC_PUBLIC int mooncake_store_inspect(mooncake_store_t store, const char *key,
+                                     mooncake_object_info_t *info) {
+    struct mc_store *s = open_store(store);
+    struct mc_object_info known;
+    enum mc_status result;
+    if (s == NULL || key == NULL || info == NULL || info->struct_size < sizeof(*info)) {
+        return INVALID;
+    }
+    enum mc_status status = mc_store_inspect(s, &key, 1, &known, &result);
+    if (status != MC_OK || result != MC_OK) {
+        return code(status != MC_OK ? status : result);
+    }
+    *info =
+        (struct mooncake_object_info){.struct_size = info->struct_size,
+                                      .size = known.size,
+                                      .version = known.version,
+                                      .checksum = known.has_checksum ? known.checksum : 0,
+                                      .ttl_left_ms = known.has_ttl ? known.ttl_left_ms : UINT64_MAX,
+                                      .has_checksum = known.has_checksum,
+                                      .replicas = known.replicas};
+    return 0;
 }
 
 /* ---- buffers ---- */

@@ -5,13 +5,15 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define PUT_MAX_BYTES (1ull << 40)
 
 struct put_options {
     struct mc_cluster_options cluster;
-    uint64_t replicas;
-    bool upsert, soft_pin, hard_pin;
+    uint64_t replicas, ttl;
+    bool upsert, soft_pin, hard_pin, if_absent;
+    const char *if_version;
 };
 
 #define OPT(kind, field, ...)                                                                      \
@@ -27,6 +29,11 @@ static const struct mc_option table[] = {
     OPT(BOOL, upsert, .doc = "replace the object when the key exists"),
     OPT(BOOL, soft_pin, .doc = "evict it after the others"),
     OPT(BOOL, hard_pin, .doc = "never evict it"),
+    OPT(DURATION, ttl, .default_value = "0", .max = UINT32_MAX,
+        .doc = "the object ends by itself so long after it was stored; 0 = it does not"),
+    OPT(BOOL, if_absent, .doc = "fail when the key exists"),
+    OPT(STRING, if_version, .default_value = "",
+        .doc = "replace the object if it still has this version, which `mooncake stat` shows"),
 };
 
 const struct mc_option_set mc_put_options = {
@@ -59,17 +66,46 @@ static enum mc_status read_all(const char *path, struct mc_buf *out) {
     return good ? MC_OK : MC_FILE_READ_FAIL;
 }
 
+/* The options that say what the key must be; false after saying what is wrong with them. */
+static bool condition(const struct put_options *o, struct mc_replicate_config *config,
+                      uint64_t *version) {
+    if (o->if_version[0] == '\0') {
+        config->condition = o->if_absent ? MC_PUT_IF_ABSENT : MC_PUT_ALWAYS;
+        return true;
+    }
+    char *end;
+    errno = 0;
+    *version = strtoull(o->if_version, &end, 10);
+    if (errno != 0 || *end != '\0' || o->if_version[0] < '0' || o->if_version[0] > '9' ||
+        o->if_absent) {
+        mc_cmd_fail("mooncake put", 0, "--if_version=%s: %s", o->if_version,
+                    o->if_absent ? "not together with --if_absent" : "not a version");
+        return false;
+    }
+    config->condition = MC_PUT_IF_VERSION;
+    config->expected = version;
+    config->expected_count = 1;
+    return true;
+}
+
 static int put(const struct put_options *o, const char *key, const struct mc_buf *value) {
+    struct mc_replicate_config config = {.replica_num = o->replicas,
+                                         .with_soft_pin = o->soft_pin,
+                                         .with_hard_pin = o->hard_pin,
+                                         .ttl_ms = o->ttl};
+    uint64_t version;
+    if (!condition(o, &config, &version)) {
+        return MC_EXIT_USAGE;
+    }
     struct mc_store *store;
     if (mc_cmd_open_store("mooncake put", &o->cluster, &store) != MC_OK) {
         return MC_EXIT_FAILED;
     }
     bool exists = false;
-    if (!o->upsert && mc_store_exist(store, key, &exists) == MC_OK && exists) {
+    if (!o->upsert && config.condition == MC_PUT_ALWAYS &&
+        mc_store_exist(store, key, &exists) == MC_OK && exists) {
         mc_cmd_fail("mooncake put", 0, "%s exists and keeps its object; --upsert replaces it", key);
     }
-    struct mc_replicate_config config = {
-        .replica_num = o->replicas, .with_soft_pin = o->soft_pin, .with_hard_pin = o->hard_pin};
     enum mc_status status = o->upsert
                                 ? mc_store_upsert(store, key, value->data, value->len, &config)
                                 : mc_store_put(store, key, value->data, value->len, &config);

@@ -50,6 +50,28 @@ static json_t *ask(const struct mc_admin *admin, const char *path) {
 
 /* ---- one object ---- */
 
+/* What only a master of ours says: the version, the checksum, what is left of its life. */
+static void print_life(const struct mc_admin *admin, const char *key) {
+    struct mc_buf path = {0}, body = {0};
+    int http_status = 0;
+    mc_buf_puts(&path, "/api/v1/object?key=");
+    mc_http_escape(&path, mc_str_from(key));
+    bool answered = mc_admin_get(admin, mc_buf_cstr(&path), &http_status, &body) == MC_OK;
+    json_t *answer =
+        answered && http_status == 200 ? json_loadb(body.data, body.len, 0, NULL) : NULL;
+    const json_t *info = json_object_get(answer, "data");
+    if (info != NULL) {
+        printf("  version %llu", (unsigned long long)number_of(info, "version"));
+        if (json_is_integer(json_object_get(info, "ttl_ms"))) {
+            printf(", ends in %.1f s", (double)number_of(info, "ttl_ms") / 1e3);
+        }
+        putchar('\n');
+    }
+    json_decref(answer);
+    mc_buf_free(&path);
+    mc_buf_free(&body);
+}
+
 static int stat_key(const struct mc_admin *admin, const char *key) {
     struct mc_buf path = {0};
     mc_buf_puts(&path, "/query_key?key=");
@@ -79,6 +101,7 @@ static int stat_key(const struct mc_admin *admin, const char *key) {
                text_of(replica, "protocol_"));
     }
     json_decref(answer);
+    print_life(admin, key);
     return 0;
 }
 

@@ -235,6 +235,29 @@ static void handle_query_key(void *ctx, request_t *request, response_t *response
     mc_buf_putc(&response->body, '}');
 }
 
+static void handle_object(void *ctx, request_t *request, response_t *response) {
+    struct mc_admin *admin = ctx;
+    const char *tenant = mc_http_query(request, "tenant_id");
+    struct mw_object_info info;
+    enum mc_status status = mc_master_inspect(
+        admin->config.master, tenant != NULL ? mc_str_from(tenant) : MC_STR("default"),
+        mc_str_from(mc_http_query(request, "key")), &info);
+    if (status != MC_OK) {
+        error_answer(response, status, NULL);
+        return;
+    }
+    response->content_type = TYPE_JSON;
+    mc_buf_printf(&response->body, "{\"success\":true,\"data\":{\"size\":%llu,\"version\":%llu",
+                  (unsigned long long)info.size, (unsigned long long)info.version);
+    mc_buf_puts(&response->body, ",\"checksum\":"); /* a text: JSON numbers end earlier */
+    mc_buf_printf(&response->body, info.checksum.has ? "\"0x%016llx\"" : "null",
+                  (unsigned long long)info.checksum.value);
+    mc_buf_puts(&response->body, ",\"ttl_ms\":");
+    mc_buf_printf(&response->body, info.has_life ? "%llu" : "null",
+                  (unsigned long long)info.life_left_ms);
+    mc_buf_printf(&response->body, ",\"replicas\":%u}}", info.replicas);
+}
+
 /* "name":[...] or "name":null when the object has no replica of the kind. */
 static void put_optional_replicas(struct mc_buf *out, const char *name,
                                   const struct mw_replica_list *list, uint8_t tag) {
@@ -499,6 +522,7 @@ static const struct mc_http_route routes[] = {
     {"GET", "/leader", handle_leader},
     {"GET", "/kv_events/status", handle_kv_events},
     {"GET", "/query_key", handle_query_key},
+    {"GET", "/api/v1/object", handle_object},
     {"GET", "/batch_query_keys", handle_batch_query_keys},
     {"GET", "/get_all_keys", handle_all_keys},
     {"GET", "/api/v1/keys", handle_keys},

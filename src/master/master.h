@@ -158,6 +158,9 @@ struct mc_master_segment_info *mc_master_segments(struct mc_master *m, struct mc
 /* The replicas of a key without granting a lease or counting a hit. */
 enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct mc_str key,
                               struct mc_arena *arena, struct mw_replica_list *out);
+/* What is known of an object, likewise. */
+enum mc_status mc_master_inspect(struct mc_master *m, struct mc_str tenant, struct mc_str key,
+                                 struct mw_object_info *out);
 
 /* ---- drain jobs ---- */
 

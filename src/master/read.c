@@ -42,6 +42,14 @@ enum mc_status mc_inspect(struct mc_call *call, const struct mc_key *key,
     return status;
 }
 
+enum mc_status mc_master_inspect(struct mc_master *m, struct mc_str tenant, struct mc_str key,
+                                 struct mw_object_info *out) {
+    struct mc_call call = {.m = m, .now_ms = mc_now_ms(m->clock)};
+    struct mc_key k;
+    MC_TRY(mc_key_make(m, tenant, key, &k));
+    return mc_inspect(&call, &k, out);
+}
+
 static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
                                  const struct mc_key *key, bool lease, bool *promote,
                                  struct mw_replica_list *out) {

@@ -4,6 +4,7 @@ each says clearly that there is none."""
 import os
 import pathlib
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from support.programs import Master, Node, bin_dir, check, check_equal, http, main, run  # noqa: E402
@@ -38,6 +39,31 @@ def round_trip(closing, scratch):
     check(kept.returncode == 0 and b"keeps its object" in kept.stderr, f"put of a key that exists: {kept}")
     check_equal(mooncake("put", at, "--upsert", "from/stdin", input_bytes=b"other").returncode, 0, "upsert")
     check_equal(mooncake("get", at, "from/stdin").stdout, b"other", "get after upsert")
+
+
+def lives_and_conditions(closing, scratch):
+    master = cluster(closing, 1)
+    at, admin = f"--master={master.rpc}", f"--admin={master.admin}"
+    first = ("put", at, "--if_absent", "--ttl=1h", "k")
+    check_equal(mooncake(*first, input_bytes=b"one").returncode, 0, "put of an absent key")
+    again = mooncake(*first, input_bytes=b"two")
+    check(again.returncode == 1 and b"OBJECT_ALREADY_EXISTS" in again.stderr, f"put of a present key: {again}")
+    stat = mooncake("stat", admin, "k").stdout.decode()
+    check("ends in 3" in stat and "  version " in stat, f"stat: {stat}")
+    version = stat.split("  version ")[1].split(",")[0]
+    check_equal(mooncake("put", at, f"--if_version={version}", "k", input_bytes=b"two").returncode, 0, "put of a version")
+    stale = mooncake("put", at, f"--if_version={version}", "k", input_bytes=b"three")
+    check(stale.returncode == 1 and b"INVALID_VERSION" in stale.stderr, f"put of a version that is gone: {stale}")
+    check_equal(mooncake("get", at, "k").stdout, b"two", "get after it")
+    check("ends in" not in mooncake("stat", admin, "k").stdout.decode(), "the new object has no end")
+    for wrong in (("--if_version=x1",), ("--if_version=-1",), ("--if_version=1", "--if_absent")):
+        said = mooncake("put", at, *wrong, "k", input_bytes=b"x")
+        check(said.returncode == 2 and b"--if_version" in said.stderr, f"{wrong}: {said}")
+    check_equal(mooncake("put", at, "--ttl=1ms", "short", input_bytes=b"x").returncode, 0, "put of a short life")
+    until = time.monotonic() + 60
+    while (gone := mooncake("get", at, "short")).returncode == 0 and time.monotonic() < until:
+        time.sleep(0.01)
+    check(b"OBJECT_NOT_FOUND" in gone.stderr, f"the end of a short life: {gone}")
 
 
 def listing_and_removing(closing, scratch):
@@ -131,4 +157,4 @@ def command_lines(closing, scratch):
     check(b"open files" in doctor.stdout and b"port 50051" in doctor.stdout, f"doctor: {doctor}")
 
 
-main(round_trip, listing_and_removing, bench_and_top, the_admin_endpoint_is_found, without_a_cluster, command_lines)
+main(round_trip, lives_and_conditions, listing_and_removing, bench_and_top, the_admin_endpoint_is_found, without_a_cluster, command_lines)

@@ -126,6 +126,58 @@ static void test_batches(void **state) {
     mooncake_store_destroy(store);
 }
 
+/* What upstream's has not: how long an object lives and what it may replace. */
+static void test_terms(void **state) {
+    enum { KEYS = 2 };
+    mooncake_store_t store = mooncake_store_create();
+    assert_int_equal(
+        mooncake_store_setup(store, "127.0.0.1", "P2PHANDSHAKE", 32 << 20, 0, NULL, NULL, address),
+        0);
+    uint8_t values[KEYS][300], got[300];
+    const char *keys[KEYS] = {"first", "second"};
+    void *buffers[KEYS] = {values[0], values[1]};
+    size_t sizes[KEYS] = {300, 300};
+    int results[KEYS];
+    mc_test_fill(values[0], 300, 1);
+    mc_test_fill(values[1], 300, 2);
+    mooncake_put_terms_t terms = {
+        .struct_size = sizeof(terms), .ttl_ms = 3600000, .condition = MOONCAKE_PUT_IF_ABSENT};
+    assert_int_equal(
+        mooncake_store_batch_put_on_terms(store, keys, buffers, sizes, KEYS, NULL, NULL, results),
+        -1);
+    assert_int_equal(
+        mooncake_store_batch_put_on_terms(store, keys, buffers, sizes, KEYS, NULL, &terms, results),
+        0);
+    assert_int_equal(results[0] | results[1], 0);
+    mooncake_object_info_t info = {.struct_size = sizeof(info)};
+    assert_int_equal(mooncake_store_inspect(store, "absent", &info), -704);
+    assert_int_equal(mooncake_store_inspect(store, "first", &info), 0);
+    assert_int_equal(info.size, 300);
+    assert_in_range(info.ttl_left_ms, 1, 3600000);
+    assert_int_equal(
+        mooncake_store_batch_put_on_terms(store, keys, buffers, sizes, 1, NULL, &terms, results),
+        0);
+    assert_int_equal(results[0], -705);
+
+    terms = (mooncake_put_terms_t){.struct_size = sizeof(terms),
+                                   .condition = MOONCAKE_PUT_IF_VERSION,
+                                   .expected = &info.version};
+    buffers[0] = values[1];
+    assert_int_equal(
+        mooncake_store_batch_put_on_terms(store, keys, buffers, sizes, 1, NULL, &terms, results),
+        0);
+    assert_int_equal(results[0], 0);
+    assert_int_equal(mooncake_store_get_into(store, "first", got, sizeof(got)), 300);
+    mc_test_verify(got, sizeof(got), 2);
+    assert_int_equal(
+        mooncake_store_batch_put_on_terms(store, keys, buffers, sizes, 1, NULL, &terms, results),
+        0);
+    assert_int_equal(results[0], -300);
+    assert_int_equal(mooncake_store_inspect(store, "first", &info), 0);
+    assert_true(info.ttl_left_ms == UINT64_MAX);
+    mooncake_store_destroy(store);
+}
+
 static void test_node_says_that_it_is_ready(void **state) {
     struct mc_node_options options = {.host = "127.0.0.1", .serve = true};
     mc_store_options_init(&options.store);
@@ -167,6 +219,7 @@ int main(void) {
         cmocka_unit_test(test_before_setup),
         cmocka_unit_test(test_objects),
         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_terms),
         cmocka_unit_test(test_node_says_that_it_is_ready),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from unittest import mock
 
-from base import MASTER, MIB, pattern
+from base import MASTER, MIB, ours_only, pattern
 from mooncake import mooncake_config
 from mooncake.mooncake_config import MooncakeConfig
 
@@ -195,6 +195,21 @@ class Rest(unittest.TestCase):
         self.assertEqual(self.call("PUT", "/api/put", {"key": "unread", "value": "x"})[0], 200)
         self.assertEqual(self.call("DELETE", "/api/remove/unread"), (200, {"status": "success"}))
         self.assertEqual(self.call("DELETE", "/api/remove_all"), (200, {"status": "success removed 0 keys"}))
+
+    @ours_only("lives and conditions are ours")
+    def test_terms(self):
+        put = lambda **more: self.call("PUT", "/api/put", {"key": "terms", "value": "x", **more})
+        self.assertEqual(put(ttl_ms=60000, if_absent=True), (200, {"status": "success"}))
+        self.assertEqual(put(if_absent=True), (409, {"error": "Key exists"}))
+        info = self.call("GET", "/api/inspect/terms")[1]
+        self.assertTrue(0 < info["ttl_ms"] <= 60000 and info["size"] == 1, info)
+        self.assertEqual(put(if_version=info["version"], value="longer")[0], 200)
+        self.assertEqual(ask("GET", f"{self.url}/api/get/terms"), (200, b"longer"))
+        self.assertEqual(put(if_version=info["version"])[0], 409)
+        self.assertEqual(self.call("GET", "/api/inspect/none"), (404, {"error": "Key not found"}))
+        for wrong in ({"ttl_ms": "1"}, {"ttl_ms": -1}, {"if_absent": 1}, {"if_absent": True, "if_version": 1}):
+            self.assertEqual(put(**wrong)[0], 400, wrong)
+        self.assertEqual(self.call("PUT", "/api/put", {"key": "nobody", "value": "x", "if_version": 5})[0], 404)
 
     def test_segments(self):
         with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:

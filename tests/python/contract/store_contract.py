@@ -4,6 +4,7 @@ import inspect
 import os
 import pickle
 import threading
+import time
 import unittest
 
 from base import MASTER, MIB, OURS, Memory, StoreCase, new_store, ours_only, pattern
@@ -334,6 +335,67 @@ class Removing(StoreCase):
         self.assertEqual(self.store.remove_by_regex("(", True), -600)
         self.assertEqual(self.store.remove_all(force=True), 2)
         self.assertEqual(self.store.remove_all(), 0)
+
+
+@ours_only("lives and conditions are ours")
+class Terms(StoreCase):
+    def info(self, key):
+        return self.store.inspect([key])[0]
+
+    def test_life(self):
+        self.assertEqual(self.store.put("k", b"x" * 100, self.config(ttl_ms=60000)), 0)
+        self.assertTrue(0 < self.info("k").ttl_ms <= 60000)
+        self.assertEqual((self.info("k").size, self.info("k").replicas), (100, 1))
+        self.assertEqual(self.store.upsert("k", b"y", self.config()), 0)
+        self.assertIsNone(self.info("k").ttl_ms)
+        self.assertEqual(self.store.put("short", b"x", self.config(ttl_ms=1)), 0)
+        deadline = time.monotonic() + 30
+        while self.store.is_exist("short") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(self.store.inspect(["short", "k", "none"])[::2], [-704, -704])
+
+    def test_conditions(self):
+        first = self.config(if_absent=True)
+        self.assertEqual(self.store.put("k", b"one", first), 0)
+        self.assertEqual(self.store.put("k", b"two", first), -705)
+        self.assertEqual(self.store.put_batch(["k", "l"], [b"two", b"two"], first), -705)
+        self.assertEqual(self.store.get("l"), b"two")
+        version = self.info("k").version
+        self.assertEqual(self.store.upsert("k", b"two", self.config(if_version=[version])), 0)
+        self.assertNotEqual(self.info("k").version, version)
+        self.assertEqual(self.store.upsert("k", b"three", self.config(if_version=[version])), -300)
+        self.assertEqual(self.store.upsert("none", b"three", self.config(if_version=[version])), -704)
+        self.assertEqual(self.store.upsert("k", b"three", self.config(if_version=[version, 1])), -600)
+        self.assertEqual(self.store.upsert("k", b"three", self.config(if_checksum=[1 << 64 - 1])), -300)
+        self.assertEqual(self.store.get("k"), b"two")
+
+    def test_attributes(self):
+        config = self.config()
+        self.assertEqual((config.ttl_ms, config.if_absent, config.if_version, config.if_checksum), (None, False, None, None))
+        config = self.config(ttl_ms=5, if_version=(1, 2))
+        self.assertEqual((config.ttl_ms, config.if_version), (5, [1, 2]))
+        self.assertTrue(str(config).endswith("data_type: UNKNOWN, ttl_ms: 5, if_version: [1, 2] }"), str(config))
+        for name, value in (("ttl_ms", -1), ("if_version", 3), ("if_version", ["x"]), ("if_checksum", [-1])):
+            with self.assertRaises((TypeError, OverflowError), msg=name):
+                setattr(config, name, value)
+        with self.assertRaises(ValueError):
+            self.store.put("k", b"x", self.config(if_absent=True, if_version=[1]))
+
+    def test_for_people(self):
+        from mooncake.client import Conflict, KeyNotFound, MooncakeStore
+        with MooncakeStore(MASTER) as store:
+            store.put("k", b"one", ttl=60, if_absent=True)
+            self.assertTrue(0 < store.info("k").ttl_ms <= 60000)
+            with self.assertRaises(Conflict):
+                store.put("k", b"two", if_absent=True)
+            version = store.info("k").version
+            store.upsert("k", b"two", if_version=version)
+            with self.assertRaises(Conflict):
+                store.upsert("k", b"three", if_version=version)
+            store.put_many({"a": b"1", "b": b"2"}, ttl=60, group="g")
+            self.assertEqual(store.get_many(["a", "b"]), {"a": b"1", "b": b"2"})
+            with self.assertRaises(KeyNotFound):
+                store.info("none")
 
 
 class Configs(StoreCase):
