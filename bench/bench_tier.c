@@ -2,8 +2,10 @@
  * What the SSD tier costs beside fio on the same disk: objects of one size are written in batches
  * and read back at a given depth, every byte of the first pass compared. fio does the same with the
  * same block size, depth and O_DIRECT, if it is installed; the two take turns, `rounds` times, and
- * the medians of each are compared at the end. fio is run once as it is and once with a sync after
- * as many bytes as the tier makes durable at once.
+ * the medians of each, and of the ratios of each turn, are compared at the end. fio writes a new
+ * file each time, as the tier does (one that is there already is written up to twice as fast where
+ * the disk has to find room for new blocks), once with a sync after as many bytes as the tier
+ * makes durable at once, and once with one at the end.
  *
  * Usage: bench_tier DIRECTORY [--objects N] [--size BYTES] [--depth D] [--rounds R]
  *                             [--backend bucket|offset|perkey]
@@ -23,8 +25,9 @@ static uint64_t objects = 4096, size = 128 << 10, depth = 16, rounds = 3;
 static const char *directory, *backend = "bucket_storage_backend";
 
 /* What is measured, and the two that are compared in it. */
-enum { WRITE, READ, READ_ONE, KINDS };
-static const char *const kind_names[] = {"write", "read", "read one by one, p99"};
+enum { WRITE, WRITE_SYNCED, READ, READ_ONE, KINDS };
+static const char *const kind_names[] = {"write, fio not durable before its end",
+                                         "write, both durable", "read", "read one by one, p99"};
 static struct { double tier[MAX_ROUNDS], fio[MAX_ROUNDS]; } results[KINDS];
 
 static double seconds_since(uint64_t from_ns) {
@@ -122,9 +125,19 @@ static double read_all(struct mc_tier *tier, bool one_by_one, bool compare) {
     return one_by_one ? p99 : rate;
 }
 
+static void remove_fio_file(void) {
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/fio.data", directory);
+    remove(path);
+}
+
 /* One fio job; its own words for bandwidth and completion latency. 0 when it cannot run. */
 static double run_fio(const char *rw, uint64_t at_once, uint64_t sync_every) {
     char command[1024];
+    bool writes = strcmp(rw, "write") == 0;
+    if (writes) {
+        remove_fio_file();
+    }
     snprintf(command, sizeof(command),
              "fio --name=t --directory=%s --filename=fio.data --size=%" PRIu64 " --bs=%" PRIu64
              " --rw=%s --iodepth=%" PRIu64 " --ioengine=io_uring --direct=1 --fallocate=posix "
@@ -144,7 +157,6 @@ static double run_fio(const char *rw, uint64_t at_once, uint64_t sync_every) {
     }
     /* terse v3: fields 6.. are of reads, 47.. of writes: total KiB, KiB/s, IOPS, run time ms, ...
      */
-    bool writes = strcmp(rw, "write") == 0;
     unsigned wanted = writes ? 48 : 7, field = 1;
     char *rest = NULL, p50[32] = "", p99[32] = "";
     double kib = 0;
@@ -173,10 +185,14 @@ static double median(double *values) {
 
 static void compare_with_fio(void) {
     for (unsigned kind = 0; kind < KINDS; kind++) {
+        double ratios[MAX_ROUNDS];
+        for (uint64_t i = 0; i < rounds; i++) {
+            ratios[i] = results[kind].fio[i] > 0 ? results[kind].tier[i] / results[kind].fio[i] : 0;
+        }
         double tier = median(results[kind].tier), fio = median(results[kind].fio);
         if (fio > 0) {
-            printf("ratio %s: tier %.3f, fio %.3f: %.2f\n", kind_names[kind], tier, fio,
-                   tier / fio);
+            printf("ratio %s: tier %.3f, fio %.3f: %.2f; of the rounds %.2f\n", kind_names[kind],
+                   tier, fio, tier / fio, median(ratios));
         }
     }
 }
@@ -199,7 +215,7 @@ static bool one_round(uint64_t round) {
     uint64_t bytes = BATCH * mc_tier_read_room(32, size);
     check(mc_tier_open(&config, &tier), "open");
     mc_tier_use_memory(tier, memory, bytes);
-    results[WRITE].tier[round] = write_all(tier);
+    results[WRITE].tier[round] = results[WRITE_SYNCED].tier[round] = write_all(tier);
     mc_tier_stats(tier, &stats);
     if (round == 0) {
         (void)read_all(tier, false, true);
@@ -208,8 +224,8 @@ static bool one_round(uint64_t round) {
     results[READ_ONE].tier[round] = read_all(tier, true, false);
     check(mc_tier_clear(tier), "clear");
     mc_tier_close(tier);
+    results[WRITE_SYNCED].fio[round] = run_fio("write", depth, BATCH);
     results[WRITE].fio[round] = run_fio("write", depth, 0);
-    (void)run_fio("write", depth, BATCH);
     results[READ].fio[round] = run_fio("randread", depth, 0);
     results[READ_ONE].fio[round] = run_fio("randread", 1, 0);
     return stats.direct;
@@ -245,9 +261,7 @@ int main(int argc, char **argv) {
         direct = one_round(round);
     }
     compare_with_fio();
-    char path[4096];
-    snprintf(path, sizeof(path), "%s/fio.data", directory);
-    remove(path);
+    remove_fio_file();
     free(memory);
     printf("%" PRIu64 " objects of %" PRIu64 " bytes, depth %" PRIu64 ", O_DIRECT %s\n", objects,
            size, depth, direct ? "on" : "off");

@@ -34,6 +34,11 @@ MC_MUST_USE enum mc_status mc_file_run(struct mc_file_ring *ring, struct mc_file
  * the ring from begin to the end of finish. */
 void mc_file_begin(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count,
                    void (*done)(void *ctx, struct mc_file_op *op), void *ctx);
+/* Both in one, for who has nothing to do in between: one system call less. */
+MC_MUST_USE enum mc_status mc_file_run_each(struct mc_file_ring *ring, struct mc_file_op *ops,
+                                            size_t count,
+                                            void (*done)(void *ctx, struct mc_file_op *op),
+                                            void *ctx);
 MC_MUST_USE enum mc_status mc_file_finish(struct mc_file_ring *ring);
 /* Memory that operations will use again and again: the kernel keeps its pages at hand. Costs time
  * and locked memory (RLIMIT_MEMLOCK); once a ring. False when the kernel refuses: all goes on as

@@ -280,8 +280,8 @@ static void fill(struct mc_file_ring *ring) {
     }
 }
 
-void mc_file_begin(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count,
-                   void (*done)(void *ctx, struct mc_file_op *op), void *ctx) {
+static void set_run(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count,
+                    void (*done)(void *ctx, struct mc_file_op *op), void *ctx) {
     MC_ASSERT(ring->ops == NULL && ring->free_count == ring->depth); /* one user at a time */
     ring->run++;
     ring->ops = ops;
@@ -289,6 +289,11 @@ void mc_file_begin(struct mc_file_ring *ring, struct mc_file_op *ops, size_t cou
     ring->next = 0;
     ring->done = done;
     ring->done_ctx = ctx;
+}
+
+void mc_file_begin(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count,
+                   void (*done)(void *ctx, struct mc_file_op *op), void *ctx) {
+    set_run(ring, ops, count, done, ctx);
     if (ring->native) {
         fill(ring);
         (void)io_uring_submit(&ring->uring); /* what it does not take now, finish hands in */
@@ -318,7 +323,12 @@ enum mc_status mc_file_finish(struct mc_file_ring *ring) {
     return MC_OK;
 }
 
-enum mc_status mc_file_run(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count) {
-    mc_file_begin(ring, ops, count, NULL, NULL);
+enum mc_status mc_file_run_each(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count,
+                                void (*done)(void *ctx, struct mc_file_op *op), void *ctx) {
+    set_run(ring, ops, count, done, ctx);
     return mc_file_finish(ring);
+}
+
+enum mc_status mc_file_run(struct mc_file_ring *ring, struct mc_file_op *ops, size_t count) {
+    return mc_file_run_each(ring, ops, count, NULL, NULL);
 }

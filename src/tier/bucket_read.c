@@ -160,8 +160,7 @@ void bucket_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_
     look_up(b, reads, count, batch.found);
     size_t n = plan(reads, count, batch.found, batch.ops, batch.owners);
     struct mc_file_ring *ring = mc_tier_rings_take(&b->rings);
-    mc_file_begin(ring, batch.ops, n, read_ended, &batch);
-    enum mc_status first = mc_file_finish(ring);
+    enum mc_status first = mc_file_run_each(ring, batch.ops, n, read_ended, &batch);
     (void)first; /* each read has its own */
     mc_tier_rings_give(&b->rings, ring);
     finish(b, reads, count, batch.found);

@@ -71,8 +71,7 @@ void offset_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_
     size_t n = look_up(b, reads, count, entries, ops, owners), good = 0;
     struct mc_file_ring *ring = mc_tier_rings_take(&b->rings);
     struct batch batch = {b, reads, entries, ops, owners};
-    mc_file_begin(ring, ops, n, read_ended, &batch);
-    enum mc_status first = mc_file_finish(ring);
+    enum mc_status first = mc_file_run_each(ring, ops, n, read_ended, &batch);
     (void)first; /* each read has its own */
     mc_tier_rings_give(&b->rings, ring);
     pthread_mutex_lock(&b->lock);
