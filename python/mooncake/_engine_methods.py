@@ -3,6 +3,7 @@ import glob
 import json
 import os
 
+from mooncake import _rpc
 from mooncake._shared import SharedSegment
 from mooncake._types import _Enum
 
@@ -90,9 +91,11 @@ _METHODS = (get_notifies, warmup_efa_segment, get_local_topology)
 
 
 def _install(module):
-    for cls in (TransferOpcode, TransferNotify, SharedSegment):
-        cls.__module__ = "mooncake.engine"
-        setattr(module, cls.__name__, cls)
+    for thing in (TransferOpcode, TransferNotify, SharedSegment, _rpc.RpcInterface, _rpc.ReceivedData, _rpc.ReceivedTensor,
+                  _rpc.create_rpc_client, _rpc.create_rpc_server):
+        thing.__module__ = "mooncake.engine"
+        setattr(module, thing.__name__, thing)
+    module.CoroRPCInterface = _rpc.RpcInterface
     module.Read, module.Write = TransferOpcode.Read, TransferOpcode.Write
     for method in _METHODS:
         setattr(module.TransferEngine, method.__name__, method)

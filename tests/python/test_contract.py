@@ -11,8 +11,8 @@ sys.path.insert(0, os.path.join(HERE, "..", "interop"))
 import peers as interop  # noqa: E402
 
 
-def interpreter(peers, side):
-    """(python, environment) that imports this side's package; with torch where there is one."""
+def interpreter(peers, side, torch=True):
+    """(python, environment) that imports this side's package; with torch where there is one and it is asked for."""
     if side == "ours":
         python, env = sys.executable, dict(os.environ, PYTHONPATH=os.path.join(peers.build, "python"))
         env["MC_LOG_LEVEL"] = "ERROR"
@@ -23,7 +23,7 @@ def interpreter(peers, side):
     else:
         installed = interop.wheel(peers.build, interop.NEWEST)
         python, env = installed.python, dict(installed.env)
-    if interop.torch_python():
+    if torch and interop.torch_python():
         places = [env.get("PYTHONPATH", ""), *glob.glob(os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python*",
                                                                     "site-packages"))]
         env["PYTHONPATH"] = places[0] or places[1]
@@ -44,6 +44,20 @@ def structured_objects_of(peers, side):
     return path
 
 
+def rpc_peer(peers, side):
+    """The address of a process of the other side that sends messages back, or None without upstream's wheel."""
+    try:
+        python, env = interpreter(peers, "upstream" if side == "ours" else "ours", torch=False)
+    except interop.Skip:
+        return None
+    popen, _ = peers.start("rpc-peer", [python, os.path.join(HERE, "contract", "rpc_peer.py")], env, stdin=subprocess.PIPE,
+                           stdout=subprocess.PIPE, text=True)
+    line = popen.stdout.readline().split()
+    if line[:1] != ["address"]:
+        raise AssertionError("rpc_peer.py does not start")
+    return line[1]
+
+
 def run(peers, side, real=None, objects=None):
     """The exit status of the tests with this side's package and master; with `real`, of those of the dummy client by way of a
     mooncake_client (and master) of that side. `objects` are what the other side wrote."""
@@ -53,6 +67,8 @@ def run(peers, side, real=None, objects=None):
     env.update(MC_CONTRACT_SIDE=side, MC_CONTRACT_MASTER=master.address)
     if objects:
         env["MC_CONTRACT_HANDLES"] = objects
+    if not real and (address := rpc_peer(peers, side)):
+        env["MC_CONTRACT_RPC_PEER"] = address
     if real:
         port = next(word.split("=")[1] for word in node.args if word.startswith("--port="))
         env.update(MC_CONTRACT_REAL_CLIENT=f"127.0.0.1:{port}", MC_CONTRACT_REAL_SIDE=real)

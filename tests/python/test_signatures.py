@@ -16,9 +16,6 @@ MODULES = ["async_store", "buffer_pool", "cli", "cli_bench", "cli_client", "fabr
            "_fast_copy", "engine", "store"]
 # What of upstream's is not ours to have, and why.
 ELSEWHERE = {
-    "engine.CoroRPCInterface": "message passing between processes, which no client of ours uses",
-    "engine.RpcInterface": "the same", "engine.ReceivedData": "the same", "engine.ReceivedTensor": "the same",
-    "engine.create_rpc_client": "the same", "engine.create_rpc_server": "the same",
     "shared_segment.SharedSegment()": "create_shared_segment() makes it",
     **{f"transfer_engine_topology_dump.{name}": "a part of the program" for name in (
         "apply_backend", "dump_te_topology", "dump_tent_topology", "parse_args", "resolve_backend",
