@@ -142,6 +142,9 @@ static const struct mc_option table[] = {
         .doc = "let clients keep objects on their SSDs"),
     OPT(BOOL, offload_on_evict, .default_value = "false",
         .doc = "offload when an object is evicted instead of when it is put"),
+    OPT(DOUBLE, offload_high_watermark_ratio, .default_value = "0", .max = 1,
+        .doc = "offload the coldest objects while memory is fuller than this, and none when they "
+               "are put; 0 = off"),
     OPT(BOOL, offload_force_evict, .default_value = "false",
         .doc = "evict objects although they are not offloaded yet"),
     OPT(U64, offloading_queue_limit, .default_value = "50000", .min = 1, .max = 100000000,
@@ -357,6 +360,7 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->enable_offload = o->enable_offload;
     core->offload_on_evict = o->offload_on_evict;
     core->offload_force_evict = o->offload_force_evict;
+    core->offload_high_watermark_ratio = o->offload_high_watermark_ratio;
     core->offloading_queue_limit = o->offloading_queue_limit;
     core->offload_cap_ratio = o->offload_cap_ratio;
     core->promotion_on_hit = o->promotion_on_hit;

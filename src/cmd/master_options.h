@@ -45,7 +45,7 @@ struct mc_master_options {
     bool enable_offload, offload_on_evict, offload_force_evict, promotion_on_hit;
     uint64_t offloading_queue_limit, promotion_admission_threshold, promotion_queue_limit,
         promotion_max_per_heartbeat;
-    double offload_cap_ratio;
+    double offload_cap_ratio, offload_high_watermark_ratio;
     const char *dynamic_replication_mode;
     uint64_t dynamic_replication_heat_window_seconds, dynamic_replication_max_memory_replicas;
     double dynamic_replication_admission_qps_threshold;

@@ -150,6 +150,8 @@ struct mc_shard {
     uint64_t *slots;
     struct mc_object_ext **heap; /* deadlines, earliest first: deadline.c */
     struct mc_list lists[MC_LIST_COUNT];
+    /* Of the first two: up to here early offload has looked; the list itself = nowhere yet. */
+    struct mc_list *offload_hand[2];
     struct mc_list replicating; /* of mc_replication */
     struct mc_slab slab;
 } __attribute__((aligned(MC_CACHE_LINE)));
@@ -270,6 +272,7 @@ struct mc_master {
     size_t discarded_count, discarded_cap;
 
     _Atomic bool need_eviction; /* a put found no room */
+    uint32_t offload_shard;     /* the next that early offload looks at; the tick's */
     _Atomic bool metadata_full; /* budget.c: no new objects for now */
     _Atomic uint64_t group_bytes;
     double metadata_fill;                  /* tick only; of the limit, 0 without one */
@@ -416,6 +419,7 @@ bool mc_object_complete(struct mc_object *o);  /* every replica is */
 bool mc_object_in_memory(struct mc_object *o); /* some replica is, complete or not */
 /* To its tail. */
 void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_list list);
+void mc_object_unlist(struct mc_shard *shard, struct mc_object *o); /* before it is freed */
 /* Puts a complete object where its pins say. `touched`: it has or had a lease. */
 void mc_object_list_complete(struct mc_shard *shard, struct mc_object *o, bool touched);
 void mc_object_set_replicas(struct mc_shard *shard, struct mc_object *o,
@@ -540,6 +544,10 @@ bool mc_object_on_disk(struct mc_object *o);
  * `limit` wait. Needs the shard's lock. */
 bool mc_offload_queue(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
                       uint64_t limit);
+/* offload_early.c: with offload_high_watermark_ratio */
+void mc_offload_early_tick(struct mc_call *call);
+/* A client takes tasks and fewer than `limit` wait for it. */
+bool mc_disks_want_more(struct mc_master *m, uint64_t limit);
 enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool offloading);
 void mc_disk_unmount(struct mc_call *call, struct mc_uuid client);
 bool mc_disk_known(struct mc_master *m, struct mc_uuid client);

@@ -133,7 +133,7 @@ static void soft_pin_ends(struct mc_call *call, struct mc_shard *shard, struct m
     if (o->list == MC_LIST_SOFT_FRESH || o->list == MC_LIST_SOFT_TOUCHED) {
         /* pins last longer than leases, so among the oldest is about where it belongs */
         uint8_t list = o->list == MC_LIST_SOFT_FRESH ? MC_LIST_FRESH : MC_LIST_TOUCHED;
-        mc_list_del(&o->link);
+        mc_object_unlist(shard, o);
         mc_list_push_front(&shard->lists[list], &o->link);
         o->list = list;
     }

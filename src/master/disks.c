@@ -3,9 +3,10 @@
  * the replicas that they then hold.
  *
  * A client that mounts a local disk gets tasks with its heartbeats: objects whose memory replica
- * lies in one of its segments, queued at PutEnd or, with offload_on_evict, when eviction meets
- * them. While an object waits, or is being written, eviction passes it over; that ends when the
- * client says how it went, or when it has said nothing for the discard timeout.
+ * lies in one of its segments, queued at PutEnd, with offload_on_evict when eviction meets
+ * them, or early (offload_early.c). While an object waits, or is being written, eviction passes it
+ * over; that ends when the client says how it went, or when it has said nothing for the discard
+ * timeout.
  *
  * A LOCAL_DISK replica points to a segment of its own kind, one per client and RPC address, that is
  * in no table of mounted ones: it has no allocator and counts its replicas. When the client goes
@@ -180,6 +181,16 @@ bool mc_offload_queue(struct mc_call *call, struct mc_shard *shard, struct mc_ob
         mc_count(&m->counters.offloads_queued, 1);
     }
     return mark != 0;
+}
+
+bool mc_disks_want_more(struct mc_master *m, uint64_t limit) {
+    bool want = false;
+    mc_lock_acquire(&m->disks->lock);
+    for (const struct disk *d = m->disks->all; d && !want; d = d->next) {
+        want = d->offloading && d->queued_count < limit;
+    }
+    mc_lock_release(&m->disks->lock);
+    return want;
 }
 
 /* ---- mounting ---- */

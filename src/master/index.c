@@ -65,6 +65,9 @@ void mc_shard_init(struct mc_shard *shard, struct mc_page_pool *pool) {
     for (int i = 0; i < MC_LIST_COUNT; i++) {
         mc_list_init(&shard->lists[i]);
     }
+    for (unsigned i = 0; i < MC_ARRAY_LEN(shard->offload_hand); i++) {
+        shard->offload_hand[i] = &shard->lists[i];
+    }
     mc_list_init(&shard->replicating);
 }
 

@@ -27,6 +27,7 @@ void mc_master_config_init(struct mc_master_config *config) {
                                         .enable_disk_eviction = true,
                                         .offloading_queue_limit = 50000,
                                         .offload_cap_ratio = 0.5,
+                                        .offload_high_watermark_ratio = 0,
                                         .promotion_admission_threshold = 2,
                                         .promotion_queue_limit = 50000,
                                         .promotion_max_per_heartbeat = 1,
@@ -42,6 +43,9 @@ static const char *config_fault(const struct mc_master_config *c) {
     }
     if (!(c->eviction_high_watermark_ratio >= 0 && c->eviction_high_watermark_ratio <= 1)) {
         return "eviction_high_watermark_ratio must be between 0 and 1";
+    }
+    if (!(c->offload_high_watermark_ratio >= 0 && c->offload_high_watermark_ratio <= 1)) {
+        return "offload_high_watermark_ratio must be between 0 and 1";
     }
     if (c->default_kv_soft_pin_ttl_ms == 0 ||
         c->default_kv_soft_pin_ttl_ms > c->max_kv_soft_pin_ttl_ms) {
@@ -187,6 +191,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_heat_tick(&call);
     mc_disks_tick(&call);
     mc_promotions_tick(&call);
+    mc_offload_early_tick(&call);
     mc_evict_tick(&call);
     mc_lock_release(&m->tick_lock);
     mc_arena_free(&arena);

@@ -49,8 +49,11 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t quota_bytes;
     uint64_t metadata_limit_bytes; /* of the index; 0 = none. At it new objects are refused */
     /* The SSD tier. Offload at PutEnd, or when eviction meets an object; how many may wait for one
-     * client, and what share of that one eviction may fill; evict what finds no place there. */
+     * client, and what share of that one eviction may fill; evict what finds no place there. Above
+     * the watermark, if it is not 0, the objects that nobody read for longest are offloaded before
+     * eviction wants them, and none at PutEnd. */
     bool enable_offload, offload_on_evict, offload_force_evict;
+    double offload_high_watermark_ratio;
     uint64_t offloading_queue_limit;
     double offload_cap_ratio;
     /* Bring an object back to memory that was read so often from a disk only; how many may wait,

@@ -279,8 +279,17 @@ struct mc_object *mc_object_find(struct mc_master *m, struct mc_shard *shard,
 
 /* ---- lists and the end ---- */
 
-void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_list list) {
+void mc_object_unlist(struct mc_shard *shard, struct mc_object *o) {
+    for (unsigned i = 0; i < MC_ARRAY_LEN(shard->offload_hand); i++) {
+        if (shard->offload_hand[i] == &o->link) {
+            shard->offload_hand[i] = o->link.prev;
+        }
+    }
     mc_list_del(&o->link);
+}
+
+void mc_object_list(struct mc_shard *shard, struct mc_object *o, enum mc_object_list list) {
+    mc_object_unlist(shard, o);
     o->list = (uint8_t)list;
     if (list != MC_LIST_NONE) {
         mc_list_push_back(&shard->lists[list], &o->link);
@@ -323,7 +332,7 @@ static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc
     if (m->tenants) {
         mc_tenant_refund(m, mc_object_tenant(o), mc_object_charge(o));
     }
-    mc_list_del(&o->link);
+    mc_object_unlist(shard, o);
     if (o->ext) {
         mc_replication_drop(o);
         mc_group_leave(m, o);

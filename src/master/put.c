@@ -257,7 +257,8 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
     mc_object_list_complete(shard, o, false);
     mc_object_announce(call->m, o);
     mc_file_settle(call, shard, o);
-    if (call->m->config.enable_offload && !call->m->config.offload_on_evict) {
+    if (call->m->config.enable_offload && !call->m->config.offload_on_evict &&
+        call->m->config.offload_high_watermark_ratio == 0) {
         (void)mc_offload_queue(call, shard, o, call->m->config.offloading_queue_limit);
     }
     return MC_OK;

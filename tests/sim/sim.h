@@ -130,13 +130,14 @@ struct sim_profile {
     unsigned loss, doubling, slow, very_slow, ack_loss;
     unsigned crash_client, crash_node, crash_master, cut, leave; /* shares of one fault event */
     uint64_t fault_period_ns;
-    bool ssd;               /* nodes have one */
-    bool offload_on_evict;  /* else at the end of a put */
-    bool offload_force;     /* evict what finds no place there */
-    unsigned disk_faults;   /* of reads, writes and syncs */
-    unsigned power;         /* share of one fault event: a node loses its power */
-    unsigned bit_rot;       /* the same: a bit turns */
-    unsigned disk_slowness; /* times as slow as it should be */
+    bool ssd;                 /* nodes have one */
+    bool offload_on_evict;    /* else at the end of a put */
+    double offload_watermark; /* 0 = none: early offload */
+    bool offload_force;       /* evict what finds no place there */
+    unsigned disk_faults;     /* of reads, writes and syncs */
+    unsigned power;           /* share of one fault event: a node loses its power */
+    unsigned bit_rot;         /* the same: a bit turns */
+    unsigned disk_slowness;   /* times as slow as it should be */
     uint64_t disk_bytes, disk_seen_bytes, tier_bytes, bucket_bytes, lent_bytes, gc_ttl_ms;
     enum mc_tier_eviction tier_eviction;
     bool checksum;

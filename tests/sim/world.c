@@ -247,6 +247,7 @@ static void master_start(struct sim *sim) {
     config.enable_offload = profile->ssd;
     config.offload_on_evict = profile->offload_on_evict;
     config.offload_force_evict = profile->offload_force;
+    config.offload_high_watermark_ratio = profile->offload_watermark;
     config.seed = mc_rng_next(&sim->rng) | 1;
     config.break_mode = sim->options.master_break;
     sim->master = mc_master_create(&config, &sim->clock, NULL);
@@ -429,6 +430,7 @@ static void choose_ssd(struct sim *sim) {
     struct sim_profile *p = &sim->profile;
     p->ssd = sim->options.ssd && sim_odds(sim, 50);
     p->offload_on_evict = sim_odds(sim, 50);
+    p->offload_watermark = sim_odds(sim, 25) ? p->watermark / 2 : 0;
     p->disk_slowness = 1;
     p->disk_bytes = one_of(sim, 48, 128, 512) << 10;
     p->disk_seen_bytes = sim_odds(sim, 70) ? p->disk_bytes : 8 * p->disk_bytes;

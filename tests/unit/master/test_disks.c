@@ -98,6 +98,43 @@ static void test_an_object_is_written_and_outlives_its_memory(void **state) {
     expect(f, "k", 0, -1);
 }
 
+static size_t put_many(struct fixture *f, const char *prefix, unsigned count) {
+    char key[64];
+    for (unsigned i = 0; i < count; i++) {
+        snprintf(key, sizeof(key), "%s/%u", prefix, i);
+        assert_int_equal(put(f, key, 1 << 20), 0);
+    }
+    return count;
+}
+
+static void test_above_the_watermark_the_coldest_are_written_before_eviction(void **state) {
+    struct fixture *f = *state;
+    f->config.offload_high_watermark_ratio = 0.5;
+    restart_with_offload(f); /* 16 MiB */
+    size_t objects = put_many(f, "a", 7);
+    tick_for_ms(f, 500);
+    assert_int_equal(heartbeat(f, NULL), 0); /* nothing at PutEnd, and there is room */
+    assert_int_equal(get(f, "a/0"), 0);      /* it is leased: not the coldest */
+    objects += put_many(f, "b", 5);
+    tick_for_ms(f, 50);
+    assert_int_equal(metric(f, "master_evicted_key_count"), 0);
+    assert_int_equal(heartbeat(f, NULL), objects - 1);
+    tick_for_ms(f, 500);
+    assert_int_equal(heartbeat(f, NULL), 1); /* the lease is over */
+    for (unsigned i = 0; i < 5; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "b/%u", i);
+        assert_int_equal(written(f, key, 1 << 20, true), 0);
+        expect(f, key, 1, 1); /* on disk, and still in memory */
+    }
+    tick_for_ms(f, 500);
+    assert_int_equal(heartbeat(f, NULL), 0); /* each once */
+    assert_int_equal(remove_key(f, "b/4", true), 0);
+    assert_int_equal(put(f, "b/4", 1 << 20), 0); /* another object of the name */
+    tick_for_ms(f, 50);
+    assert_int_equal(heartbeat(f, NULL), 1);
+}
+
 static void test_what_waits_is_not_evicted_and_a_failure_ends_that(void **state) {
     struct fixture *f = *state;
     restart_with_offload(f);
@@ -313,6 +350,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_an_object_is_written_and_outlives_its_memory),
+        TEST(test_above_the_watermark_the_coldest_are_written_before_eviction),
         TEST(test_what_waits_is_not_evicted_and_a_failure_ends_that),
         TEST(test_a_client_that_never_answers_pins_nothing),
         TEST(test_late_words_about_another_object_are_not_believed),
