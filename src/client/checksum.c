@@ -7,6 +7,16 @@
 #include <isa-l/crc64.h>
 
 #include "base/base.h"
+#include "te/device.h"
+
+bool mc_checksum_possible(const struct mc_slice *slices, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (!mc_device_is_host(slices[i].ptr)) {
+            return false;
+        }
+    }
+    return true;
+}
 
 uint64_t mc_checksum_slices(const struct mc_slice *slices, size_t count, uint64_t length) {
     /* ISA-L inverts on the way in and out; twice inverted is start 0, no final xor. */

@@ -2,8 +2,13 @@
 #ifndef MC_CLIENT_CHECKSUM_H
 #define MC_CLIENT_CHECKSUM_H
 
+#include <stdbool.h>
+
 #include "mooncake/store.h"
 
+/* Device memory has none: the processor cannot read it, and a copy would cost more than the move.
+ */
+bool mc_checksum_possible(const struct mc_slice *slices, size_t count);
 /* Of the first `length` bytes of the slices. */
 uint64_t mc_checksum_slices(const struct mc_slice *slices, size_t count, uint64_t length);
 

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "client/replicate_config.h"
+#include "te/device.h"
 
 #define CHUNK MC_STORE_BATCH_CHUNK
 
@@ -111,25 +112,33 @@ static enum mc_status put_inline(struct mc_dummy_client *d, struct mc_store_item
                                         .config = *config,
                                         .client = d->id};
     set_groups(&r.arena, &args.config, group != NULL ? &group : NULL, 1);
-    for (size_t i = 0; i < item->slice_count; i++) {
-        parts[i] = (struct mc_str){item->slices[i].ptr, item->slices[i].length};
+    enum mc_status status = sum_of(item) > MC_RPC_MAX_BODY / 2 ? MC_INVALID_PARAMS : MC_OK;
+    for (size_t i = 0; i < item->slice_count && status == MC_OK; i++) {
+        const struct mc_slice *slice = &item->slices[i];
+        parts[i] = (struct mc_str){slice->ptr, slice->length};
+        if (!mc_device_is_host(slice->ptr)) {
+            char *copy = mc_arena_alloc(&r.arena, slice->length);
+            status = mc_device_move(copy, slice->ptr, slice->length);
+            parts[i].ptr = copy;
+        }
     }
-    enum mc_status status = sum_of(item) > MC_RPC_MAX_BODY / 2
-                                ? MC_INVALID_PARAMS
-                                : mc_dummy_rpc(d, &r,
-                                               upsert ? MC_CLIENT_RPC_upsert_parts_dummy_helper
-                                                      : MC_CLIENT_RPC_put_parts_dummy_helper,
-                                               &args, &ret);
+    if (status == MC_OK) {
+        status = mc_dummy_rpc(d, &r,
+                              upsert ? MC_CLIENT_RPC_upsert_parts_dummy_helper
+                                     : MC_CLIENT_RPC_put_parts_dummy_helper,
+                              &args, &ret);
+    }
     mc_dummy_rpc_end(&r);
     return status != MC_OK ? status : mc_dummy_status(ret.error);
 }
 
-static void stage_value(const struct mc_store_item *item, const struct way *way) {
+static enum mc_status stage_value(const struct mc_store_item *item, const struct way *way) {
     uint64_t at = 0;
     for (size_t i = 0; i < item->slice_count; i++) {
-        memcpy(way->staged + at, item->slices[i].ptr, item->slices[i].length);
+        MC_TRY(mc_device_move(way->staged + at, item->slices[i].ptr, item->slices[i].length));
         at += item->slices[i].length;
     }
+    return MC_OK;
 }
 
 /* The keys of a chunk that go by shared memory, in one RPC. False when the answer is in doubt. */
@@ -188,7 +197,11 @@ static void put_chunk(struct mc_dummy_client *d, struct mc_store_item *items, si
             ways[i] = way_of(d, &items[i]);
         }
         if (ways[i].road == ROAD_STAGED) {
-            stage_value(&items[i], &ways[i]);
+            items[i].status = stage_value(&items[i], &ways[i]);
+        }
+        if (ways[i].road == ROAD_STAGED && items[i].status != MC_OK) {
+            mc_dummy_unstage(d, ways[i].staged, true);
+            ways[i].road = ROAD_NONE;
         }
     }
     unstage(d, ways, count, put_shared(d, items, ways, count, config, groups, upsert));
@@ -220,13 +233,14 @@ enum mc_status mc_dummy_client_put(struct mc_dummy_client *d, struct mc_store_it
 
 /* ---- get ---- */
 
-static void scatter(const char *from, uint64_t length, const struct mc_store_item *item) {
+static enum mc_status scatter(const char *from, uint64_t length, const struct mc_store_item *item) {
     for (size_t i = 0; i < item->slice_count && length > 0; i++) {
         size_t n = mc_min_u64(length, item->slices[i].length);
-        memcpy(item->slices[i].ptr, from, n);
+        MC_TRY(mc_device_move(item->slices[i].ptr, from, n));
         from += n;
         length -= n;
     }
+    return MC_OK;
 }
 
 /* The node says "wrong parameters" of memory that is too small; the caller wants to know how large
@@ -261,7 +275,7 @@ static void take_read(struct mc_store_item *item, const struct way *way,
     }
     item->length = (size_t)answer->value;
     if (way->road == ROAD_STAGED) {
-        scatter(way->staged, item->length, item);
+        item->status = scatter(way->staged, item->length, item);
     }
 }
 
@@ -344,7 +358,7 @@ static void take_acquired(struct mc_dummy_client *d, struct mc_store_item *item,
         item->status = MC_BUFFER_OVERFLOW;
     }
     if (item->status == MC_OK) {
-        scatter((const char *)(uintptr_t)buffer->address, buffer->size, &to);
+        item->status = scatter((const char *)(uintptr_t)buffer->address, buffer->size, &to);
     }
 }
 
@@ -490,7 +504,9 @@ static void get_item_ranges(struct mc_dummy_client *d, struct mc_store_range_ite
     for (size_t i = 0; i < count; i++) {
         item->ranges[i].status = one != NULL ? mc_dummy_status(one[i].error) : status;
         if (item->ranges[i].status == MC_OK) {
-            memcpy(item->ranges[i].ptr, staged + to[i], sizes[i]);
+            item->ranges[i].status = mc_device_move(item->ranges[i].ptr, staged + to[i], sizes[i]);
+        }
+        if (item->ranges[i].status == MC_OK) {
             item->length += sizes[i];
         } else if (item->ranges[i].status != MC_INVALID_PARAMS) {
             item->status = item->ranges[i].status; /* the key's own */

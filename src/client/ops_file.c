@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "te/device.h"
 
 void mc_ops_find_files(struct mc_ops *ops) {
     struct mc_ops_call *call = mc_ops_begin(ops);
@@ -64,19 +65,37 @@ static bool make_directories(const struct mc_ops *ops, char *path) {
     return good;
 }
 
+static bool write_all(int fd, const char *at, size_t left) {
+    while (left > 0) {
+        ssize_t done = write(fd, at, left);
+        if (done < 0 && errno != EINTR) {
+            return false;
+        }
+        at += done > 0 ? done : 0;
+        left -= done > 0 ? (size_t)done : 0;
+    }
+    return true;
+}
+
+/* The kernel cannot reach device memory: a copy of it is written. */
+static bool write_slice(int fd, const char *at, size_t length) {
+    if (mc_device_is_host(at)) {
+        return write_all(fd, at, length);
+    }
+    char *copy = mc_alloc(length);
+    errno = EFAULT;
+    bool good = mc_device_move(copy, at, length) == MC_OK && write_all(fd, copy, length);
+    free(copy);
+    return good;
+}
+
 static bool write_slices(int fd, const struct mc_slice *slices, size_t count, uint64_t length) {
     for (size_t i = 0; i < count && length > 0; i++) {
-        size_t left = mc_min_u64(slices[i].length, length);
-        const char *at = slices[i].ptr;
-        length -= left;
-        while (left > 0) {
-            ssize_t done = write(fd, at, left);
-            if (done < 0 && errno != EINTR) {
-                return false;
-            }
-            at += done > 0 ? done : 0;
-            left -= done > 0 ? (size_t)done : 0;
+        size_t part = mc_min_u64(slices[i].length, length);
+        if (part > 0 && !write_slice(fd, slices[i].ptr, part)) {
+            return false;
         }
+        length -= part;
     }
     return fdatasync(fd) == 0;
 }
@@ -118,16 +137,26 @@ enum mc_status mc_ops_file_write(struct mc_ops *ops, struct mc_str path,
     return good ? MC_OK : MC_FILE_WRITE_FAIL;
 }
 
-static bool read_piece(int fd, const struct mc_store_range *piece) {
-    char *at = piece->ptr;
-    for (uint64_t done = 0; done < piece->length;) {
-        ssize_t got = pread(fd, at + done, piece->length - done, (off_t)(piece->offset + done));
+static bool read_all(int fd, char *at, uint64_t length, uint64_t offset) {
+    for (uint64_t done = 0; done < length;) {
+        ssize_t got = pread(fd, at + done, length - done, (off_t)(offset + done));
         if (got == 0 || (got < 0 && errno != EINTR)) {
             return false;
         }
         done += got > 0 ? (uint64_t)got : 0;
     }
     return true;
+}
+
+static bool read_piece(int fd, const struct mc_store_range *piece) {
+    if (mc_device_is_host(piece->ptr)) {
+        return read_all(fd, piece->ptr, piece->length, piece->offset);
+    }
+    char *copy = mc_alloc(piece->length);
+    bool good = read_all(fd, copy, piece->length, piece->offset) &&
+                mc_device_move(piece->ptr, copy, piece->length) == MC_OK;
+    free(copy);
+    return good;
 }
 
 void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read) {

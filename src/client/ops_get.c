@@ -449,6 +449,19 @@ static bool gather(struct get_chunk *chunk, bool *alternative) {
     return pending;
 }
 
+/* Whether the checksum says so; without one, of a part of an object, or in device memory, nobody
+ * does. */
+static bool is_damaged(const struct get_chunk *chunk, const struct get_key *key) {
+    const struct mc_slice *slices;
+    if (!chunk->ops->checksum || !key->list.checksum.has || !is_whole(chunk->call, key, &slices) ||
+        !mc_checksum_possible(slices, piece_count(key)) ||
+        mc_checksum_slices(slices, piece_count(key), key->size) == key->list.checksum.value) {
+        return false;
+    }
+    mc_metric_add(&chunk->ops->counters.checksum_mismatches, 1);
+    return true;
+}
+
 /* All bytes are here: do they belong to the object? */
 static void verify(struct get_chunk *chunk, struct get_key *key, uint64_t now) {
     struct mc_ops *ops = chunk->ops;
@@ -460,10 +473,7 @@ static void verify(struct get_chunk *chunk, struct get_key *key, uint64_t now) {
         finish(key, MC_LEASE_EXPIRED);
         return;
     }
-    const struct mc_slice *slices;
-    if (ops->checksum && key->list.checksum.has && is_whole(chunk->call, key, &slices) &&
-        mc_checksum_slices(slices, piece_count(key), key->size) != key->list.checksum.value) {
-        mc_metric_add(&ops->counters.checksum_mismatches, 1);
+    if (is_damaged(chunk, key)) {
         mc_error("the bytes read are not the bytes written: key=%.*s replica=%llu endpoint=%.*s",
                  (int)key->key.len, key->key.ptr, (unsigned long long)key->replica->id,
                  (int)key->replica->memory.endpoint.len, key->replica->memory.endpoint.ptr);
@@ -571,12 +581,7 @@ static void describe_disk_read(struct get_chunk *chunk, struct get_key *key,
 }
 
 static void verify_disk(struct get_chunk *chunk, struct get_key *key, enum mc_status status) {
-    struct mc_ops *ops = chunk->ops;
-    const struct mc_slice *slices;
-    if (status == MC_OK && ops->checksum && key->list.checksum.has &&
-        is_whole(chunk->call, key, &slices) &&
-        mc_checksum_slices(slices, piece_count(key), key->size) != key->list.checksum.value) {
-        mc_metric_add(&ops->counters.checksum_mismatches, 1);
+    if (status == MC_OK && is_damaged(chunk, key)) {
         mc_error("the bytes read from an SSD are not the bytes written: key=%.*s endpoint=%.*s",
                  (int)key->key.len, key->key.ptr, (int)(key->disk.len + key->file.len),
                  key->disk.len > 0 ? key->disk.ptr : key->file.ptr);

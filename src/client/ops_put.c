@@ -227,7 +227,7 @@ static size_t take_chunk(struct put_chunk *chunk, struct mc_store_item *items, s
         if (slots != NULL && !remember(chunk, slots, key.key)) {
             break;
         }
-        if (chunk->ops->checksum) {
+        if (chunk->ops->checksum && mc_checksum_possible(items[i].slices, items[i].slice_count)) {
             key.checksum = (struct mw_opt_u64){
                 true, mc_checksum_slices(items[i].slices, items[i].slice_count, key.length)};
         }

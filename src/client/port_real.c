@@ -452,6 +452,7 @@ static void real_move(struct mc_port *port, struct mc_port_move *moves, size_t c
         going = mc_alloc(count * sizeof(struct mc_port_move *));
         pinned = mc_alloc(count * sizeof(struct endpoint *));
     }
+    mc_engine_notice_devices(real->engine);
     size_t n = prepare(real, moves, count, deadline_ns, requests, going, pinned);
     if (n > 0) {
         run(real, requests, going, n, deadline_ns);

@@ -62,3 +62,21 @@ void mc_device_copier_free(struct mc_device_copier *copier) {
     }
     *copier = (struct mc_device_copier){0};
 }
+
+bool mc_device_is_host(const void *ptr) {
+    struct mc_device device;
+    return !mc_device_present() || !mc_device_find((uint64_t)(uintptr_t)ptr, &device);
+}
+
+enum mc_status mc_device_move(void *to, const void *from, size_t length) {
+    struct mc_device device;
+    if (!mc_device_present() || (!mc_device_find((uint64_t)(uintptr_t)to, &device) &&
+                                 !mc_device_find((uint64_t)(uintptr_t)from, &device))) {
+        memcpy(to, from, length);
+        return MC_OK;
+    }
+    struct mc_device_copier copier = {0};
+    enum mc_status status = mc_device_copy(&copier, device, to, from, length);
+    mc_device_copier_free(&copier);
+    return status;
+}

@@ -40,7 +40,7 @@ struct mc_device {
     unsigned index;
 };
 
-/* Whether any runtime is in this process. */
+/* Whether any runtime is in this process. Costs little. */
 bool mc_device_present(void);
 /* Whether addr is device memory, and whose. */
 bool mc_device_find(uint64_t addr, struct mc_device *device);
@@ -59,5 +59,11 @@ struct mc_device_copier {
 MC_MUST_USE enum mc_status mc_device_copy(struct mc_device_copier *copier, struct mc_device device,
                                           void *to, const void *from, size_t length);
 void mc_device_copier_free(struct mc_device_copier *copier);
+
+/* For who holds an address of the application and is about to touch it. */
+bool mc_device_is_host(const void *ptr);
+/* memcpy, of which either side may be device memory. Slow there: for what is rare. MC_ERR_IO,
+ * logged. */
+MC_MUST_USE enum mc_status mc_device_move(void *to, const void *from, size_t length);
 
 #endif

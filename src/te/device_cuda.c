@@ -9,6 +9,7 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -48,8 +49,9 @@ struct cuda {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda cuda;       /* a registry: set once, */
-static _Atomic bool is_loaded; /* and then this */
+static struct cuda cuda;                     /* a registry: set once, */
+static _Atomic bool is_loaded;               /* and then this */
+static _Atomic unsigned long long looked_at; /* libraries that were loaded at the last look */
 
 static bool load_locked(void) {
     void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
@@ -87,14 +89,27 @@ static bool load_locked(void) {
     return true; /* the handle stays open: pointers point into it */
 }
 
+static int count_libraries(struct dl_phdr_info *info, size_t size, void *count) {
+    *(unsigned long long *)count = info->dlpi_adds;
+    return 1; /* the first has it */
+}
+
+/* dlopen() would look through folders for what is not there: it is asked once for each library that
+ * this process has ever loaded. */
 static bool cuda_present(void) {
+    unsigned long long libraries = 0;
     if (atomic_load_explicit(&is_loaded, memory_order_acquire)) {
         return true;
+    }
+    (void)dl_iterate_phdr(count_libraries, &libraries);
+    if (atomic_load_explicit(&looked_at, memory_order_relaxed) == libraries) {
+        return false;
     }
     pthread_mutex_lock(&lock);
     if (!atomic_load_explicit(&is_loaded, memory_order_relaxed) && load_locked()) {
         atomic_store_explicit(&is_loaded, true, memory_order_release);
     }
+    atomic_store_explicit(&looked_at, libraries, memory_order_relaxed);
     pthread_mutex_unlock(&lock);
     return atomic_load_explicit(&is_loaded, memory_order_acquire);
 }

@@ -287,7 +287,7 @@ static void init_parts(struct mc_engine *engine) {
     mc_rng_seed_system(&rng);
     engine->id = mc_uuid_make(&rng);
     engine->clock = mc_clock_system();
-    atomic_store_explicit(&engine->has_devices, mc_device_present(), memory_order_relaxed);
+    mc_engine_notice_devices(engine);
     read_boot_id(engine->boot_id);
     engine->metrics = mc_metrics_create();
     register_engine_metrics(engine);

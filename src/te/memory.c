@@ -189,6 +189,12 @@ void mc_engine_describe_to(struct mc_engine *engine, struct mc_str peer, struct 
 
 /* The runtime knows, whatever the caller called the location; a location of a device is kept, for
  * it is what policies and peers' matrices speak of. */
+void mc_engine_notice_devices(struct mc_engine *engine) {
+    if (!atomic_load_explicit(&engine->has_devices, memory_order_relaxed) && mc_device_present()) {
+        atomic_store_explicit(&engine->has_devices, true, memory_order_relaxed);
+    }
+}
+
 static void find_device(struct mc_memory *m) {
     m->on_device = mc_device_present() && mc_device_find(m->addr, &m->device);
     if (m->on_device && !mc_device_is_location(m->location)) {
@@ -290,11 +296,9 @@ static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t leng
     entry->base.page_bytes = entry->pages.page_bytes;
     entry->base.shm_slot = -1;
     snprintf(entry->base.location, sizeof(entry->base.location), "%s", location);
+    mc_engine_notice_devices(engine);
     if (pages == NULL) {
         find_device(&entry->base);
-    }
-    if (entry->base.on_device) {
-        atomic_store_explicit(&engine->has_devices, true, memory_order_relaxed);
     }
     for (unsigned i = 0; i < engine->transport_count; i++) {
         struct mc_transport *t = engine->transports[i];

@@ -259,6 +259,10 @@ MC_MUST_USE enum mc_status mc_engine_explain(struct mc_engine *engine,
                                              const struct mc_transfer_request *request,
                                              struct mc_buf *out);
 
+/* A runtime of accelerators may have come into the process since memory was last registered: for
+ * who hands in local memory that need not be registered. */
+void mc_engine_notice_devices(struct mc_engine *engine);
+
 /* What transports need of the engine. */
 /* Numbers hold no 0 = default. */
 const struct mc_engine_options *mc_engine_config(const struct mc_engine *engine);
