@@ -61,8 +61,8 @@ struct mc_store_options {
     uint32_t timeout_ms;  /* of one operation; default 30000 (MC_RPC_TIMEOUT_MS) */
     /* Attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
      * (MOONCAKE_STORE_CHECKSUM): it takes a quarter of what TCP moves, see bench_checksum. Of
-     * objects that were put in sessions, of parts of objects, and where the caller's memory is a device's there is
-     * none. */
+     * objects that were put in sessions, of parts of objects, and where the caller's memory is a
+     * device's there is none. */
     bool checksum;
     /* PEM files. One of them, and RPC with the master is TLS: `tls_ca` = who signs the master's
      * certificate (NULL = the system's CAs), `tls_cert` and `tls_key` = what this client shows.
