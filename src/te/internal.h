@@ -427,9 +427,6 @@ void mc_memory_init(struct mc_engine *engine);
 void mc_memory_destroy(struct mc_engine *engine);
 /* As mc_memory_acquire, local-only ranges too. */
 struct mc_memory *mc_memory_acquire_any(struct mc_engine *engine, uint64_t addr, uint64_t length);
-/* As mc_memory_acquire, device memory alone. */
-struct mc_memory *mc_memory_acquire_device(struct mc_engine *engine, uint64_t addr,
-                                           uint64_t length);
 /* Whether the range is device memory of this process, registered or not. Only worth asking when
  * engine->has_devices. */
 bool mc_memory_find_device(struct mc_engine *engine, uint64_t addr, uint64_t length,

@@ -40,6 +40,9 @@ struct mc_memory {
  * transport's server side for each incoming request; released after the last byte. Cheap: a
  * read-locked sorted array. */
 struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uint64_t length);
+/* The same, device memory alone. */
+struct mc_memory *mc_memory_acquire_device(struct mc_engine *engine, uint64_t addr,
+                                           uint64_t length);
 void mc_memory_release(struct mc_memory *memory);
 
 /* ---- peers ---- */

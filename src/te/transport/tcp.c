@@ -379,6 +379,7 @@ static void tcp_stop(struct mc_transport *base) {
         t, shard_barrier); /* closing lanes and cut turns are queued tasks: they have run now */
     for (unsigned i = 0; i < t->shard_count; i++) {
         MC_ASSERT(mc_list_empty(&t->shards[i].lanes) && mc_list_empty(&t->shards[i].connections));
+        mc_device_copier_free(&t->shards[i].copier);
     }
     mc_metrics_unregister_range(mc_engine_registry(base->engine), &t->metrics, sizeof(t->metrics));
     free_transport(t);

@@ -75,6 +75,7 @@ struct tcp_shard {
     struct mc_list lanes;       /* tcp_lane.shard_link: with a socket or waiting to connect */
     struct mc_timer sweep;
     _Atomic uint32_t connection_count;
+    struct mc_device_copier copier; /* of the server */
 };
 
 struct tcp_server {

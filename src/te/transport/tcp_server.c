@@ -13,6 +13,10 @@
  *   - Input is not read while it could not be handled, so a peer that does not read its answers
  *     stops itself.
  *
+ * Device memory, which peers that are not ours ask for here (ours stage), goes through a buffer of
+ * the connection, a part at a time: the copy is made on the reactor's thread, where it takes no
+ * longer than the socket does.
+ *
  * Payload of a write is received straight into its destination, together with the bytes behind it
  * (the next headers) in one call. Only what was read ahead with the header is copied; the
  * read-ahead is short when writes are long.
@@ -39,6 +43,7 @@
 #define LONG_WRITE_BYTES 32768
 /* Of a rejected request's payload, read and dropped so that the status arrives. */
 #define LINGER_BYTES (64ull << 20)
+#define BOUNCE_BYTES (256u << 10) /* for device memory; of a connection that asks for such */
 
 struct tcp_reply {
     struct mc_memory *memory; /* NULL without payload */
@@ -66,11 +71,19 @@ struct tcp_connection {
     bool moved;
     unsigned stalled;
 
-    /* The write being received; payload_left > 0. */
+    /* The write being received. */
     struct mc_memory *write_memory;
     char *write_at;
+    uint64_t write_room; /* bytes that fit there: all that are left, or what the bounce holds */
     uint64_t write_left, write_length;
     bool write_acked;
+
+    /* Of device memory: BOUNCE_BYTES, NULL until needed. For a write what goes to `bounce_device`;
+     * for a read [bounce_from, +bounce_length) of the first reply's payload. */
+    char *bounce;
+    char *bounce_device;
+    uint64_t bounce_from, bounce_length;
+    struct mc_device bounce_pinned_by; /* ops NULL = not pinned */
 
     uint64_t lingered;
     uint32_t reply_first, reply_count;
@@ -85,6 +98,64 @@ struct tcp_connection {
 
 static struct tcp_metrics *metrics_of(const struct tcp_connection *c) {
     return &c->shard->transport->metrics;
+}
+
+/* ---- device memory ---- */
+
+static void make_bounce(struct tcp_connection *c, struct mc_device device) {
+    if (c->bounce == NULL) {
+        c->bounce = mc_alloc(BOUNCE_BYTES);
+        if (device.ops->pin(device.index, c->bounce, BOUNCE_BYTES) == MC_OK) {
+            c->bounce_pinned_by = device;
+        }
+    }
+}
+
+static void free_bounce(struct tcp_connection *c) {
+    if (c->bounce_pinned_by.ops != NULL) {
+        c->bounce_pinned_by.ops->unpin(c->bounce_pinned_by.index, c->bounce);
+    }
+    free(c->bounce);
+}
+
+static bool copy_device(struct tcp_connection *c, const struct mc_memory *memory, void *to,
+                        const void *from, uint64_t length) {
+    return mc_device_copy(&c->shard->copier, memory->device, to, from, length) == MC_OK;
+}
+
+/* Where the payload of the first reply lies from `offset` on, and how much of it; NULL when it
+ * cannot be copied. */
+static const char *payload_of_device(struct tcp_connection *c, const struct tcp_reply *reply,
+                                     uint64_t offset, uint64_t *length) {
+    if (offset < c->bounce_from || offset >= c->bounce_from + c->bounce_length) {
+        make_bounce(c, reply->memory->device);
+        uint64_t part = mc_min_u64(reply->length - offset, BOUNCE_BYTES);
+        if (!copy_device(c, reply->memory, c->bounce, reply->payload + offset, part)) {
+            return NULL;
+        }
+        c->bounce_from = offset;
+        c->bounce_length = part;
+    }
+    *length = c->bounce_from + c->bounce_length - offset;
+    return c->bounce + (offset - c->bounce_from);
+}
+
+/* Bytes of a write have come to write_at; false when they cannot be copied on. */
+static bool write_came(struct tcp_connection *c, uint64_t part) {
+    c->write_at += part;
+    c->write_room -= part;
+    c->write_left -= part;
+    if (c->write_room > 0 || !c->write_memory->on_device) {
+        return true;
+    }
+    uint64_t length = (uint64_t)(c->write_at - c->bounce);
+    if (!copy_device(c, c->write_memory, c->bounce_device, c->bounce, length)) {
+        return false;
+    }
+    c->bounce_device += length;
+    c->write_at = c->bounce;
+    c->write_room = mc_min_u64(c->write_left, BOUNCE_BYTES);
+    return true;
 }
 
 /* ---- replies ---- */
@@ -117,17 +188,22 @@ static void pop_reply(struct tcp_connection *c) {
     c->reply_first = (c->reply_first + 1) % REPLY_QUEUE;
     c->reply_count--;
     c->reply_sent = 0;
+    c->bounce_length = 0;
 }
 
 /* Describes the unsent replies, at most `limit` bytes of payload more than the first
- * status words. */
-static int gather_replies(const struct tcp_connection *c, struct iovec *iov, uint64_t limit,
+ * status words; of device memory one part, which is the last. 0 when that cannot be copied. */
+static int gather_replies(struct tcp_connection *c, struct iovec *iov, uint64_t limit,
                           uint64_t *total) {
     int count = 0;
     uint64_t skip = c->reply_sent;
     *total = 0;
     for (uint32_t i = 0; i < c->reply_count && *total < limit; i++, skip = 0) {
         const struct tcp_reply *reply = &c->replies[(c->reply_first + i) % REPLY_QUEUE];
+        bool on_device = reply->memory != NULL && reply->memory->on_device;
+        if (on_device && i > 0) {
+            break; /* the bounce holds the first reply's */
+        }
         if (skip < reply->status_length) {
             iov[count].iov_base = (char *)&reply->status_word + skip;
             iov[count].iov_len = reply->status_length - skip;
@@ -137,8 +213,13 @@ static int gather_replies(const struct tcp_connection *c, struct iovec *iov, uin
             skip -= reply->status_length;
         }
         if (skip < reply->length) {
-            iov[count].iov_base = (char *)reply->payload + skip;
-            iov[count].iov_len = mc_min_u64(reply->length - skip, limit);
+            const char *payload = reply->payload + skip;
+            uint64_t length = reply->length - skip;
+            if (on_device && (payload = payload_of_device(c, reply, skip, &length)) == NULL) {
+                return 0;
+            }
+            iov[count].iov_base = (char *)payload;
+            iov[count].iov_len = mc_min_u64(length, limit);
             *total += iov[count].iov_len;
             if (iov[count++].iov_len < reply->length - skip) {
                 break;
@@ -173,9 +254,8 @@ static bool send_replies(struct tcp_connection *c, uint64_t *budget) {
     struct iovec iov[2 * REPLY_QUEUE];
     uint64_t total;
     int count = gather_replies(c, iov, *budget, &total);
-    MC_ASSERT(count > 0);
     size_t n = 0;
-    if (c->stream.ops->writev(&c->stream, iov, count, &n) != MC_OK) {
+    if (count == 0 || c->stream.ops->writev(&c->stream, iov, count, &n) != MC_OK) {
         return false;
     }
     if (n < total) {
@@ -218,7 +298,9 @@ static void begin_request(struct tcp_connection *c, const struct tcp_header *h) 
     bool is_write = (h->opcode & ~TCP_OPCODE_ACKED) == TCP_OPCODE_WRITE;
     struct mc_memory *memory = NULL;
     if (h->size > 0) {
-        memory = mc_memory_acquire(c->shard->transport->base.engine, h->addr, h->size);
+        struct mc_engine *engine = c->shard->transport->base.engine;
+        memory = mc_memory_acquire(engine, h->addr, h->size);
+        memory = memory != NULL ? memory : mc_memory_acquire_device(engine, h->addr, h->size);
         if (memory == NULL) {
             refuse(c, h);
             return;
@@ -230,8 +312,14 @@ static void begin_request(struct tcp_connection *c, const struct tcp_header *h) 
     if (is_write && h->size > 0) {
         c->write_memory = memory;
         c->write_at = (char *)(uintptr_t)h->addr;
-        c->write_left = c->write_length = h->size;
+        c->write_room = c->write_left = c->write_length = h->size;
         c->write_acked = acked;
+        if (memory->on_device) {
+            make_bounce(c, memory->device);
+            c->bounce_device = c->write_at;
+            c->write_at = c->bounce;
+            c->write_room = mc_min_u64(h->size, BOUNCE_BYTES);
+        }
     } else if (acked || h->size > 0) {
         push_reply(c, acked, TCP_STATUS_OK, memory, (const char *)(uintptr_t)h->addr, h->size);
     }
@@ -248,18 +336,19 @@ static bool may_begin(const struct tcp_connection *c) {
     return opcode != TCP_OPCODE_WRITE || c->reply_payloads == 0;
 }
 
-/* Handles what was read ahead. */
-static void take_input(struct tcp_connection *c) {
+/* Handles what was read ahead. False when device memory cannot be written. */
+static bool take_input(struct tcp_connection *c) {
     for (;;) {
         if (c->write_left > 0) {
-            size_t part = mc_min_u64(c->write_left, c->input_end - c->input_begin);
+            size_t part = mc_min_u64(c->write_room, c->input_end - c->input_begin);
             if (part == 0) {
                 break;
             }
             memcpy(c->write_at, c->input + c->input_begin, part);
-            c->write_at += part;
-            c->write_left -= part;
             c->input_begin += (uint32_t)part;
+            if (!write_came(c, part)) {
+                return false;
+            }
         }
         if (c->write_memory != NULL && c->write_left == 0) {
             if (c->reply_count == REPLY_QUEUE) {
@@ -267,7 +356,10 @@ static void take_input(struct tcp_connection *c) {
             }
             finish_write(c);
         }
-        if (c->write_memory != NULL || !may_begin(c)) {
+        if (c->write_memory != NULL) {
+            continue; /* the next part */
+        }
+        if (!may_begin(c)) {
             break;
         }
         struct tcp_header header = tcp_header_decode(c->input + c->input_begin);
@@ -282,6 +374,7 @@ static void take_input(struct tcp_connection *c) {
         c->input_end -= c->input_begin;
         c->input_begin = 0;
     }
+    return true;
 }
 
 /* ---- input ---- */
@@ -307,7 +400,7 @@ static int place_input(struct tcp_connection *c, struct iovec iov[2], uint64_t l
     if (c->write_left > 0) {
         MC_ASSERT(buffered == 0);
         iov[count].iov_base = c->write_at;
-        iov[count].iov_len = mc_min_u64(c->write_left, limit);
+        iov[count].iov_len = mc_min_u64(c->write_room, limit);
         *total += iov[count++].iov_len;
     }
     if (*total == c->write_left) {
@@ -318,18 +411,18 @@ static int place_input(struct tcp_connection *c, struct iovec iov[2], uint64_t l
     return count;
 }
 
-static void input_came(struct tcp_connection *c, uint64_t n) {
+static bool input_came(struct tcp_connection *c, uint64_t n) {
     if (c->refused) {
         c->lingered += n;
-        return;
+        return c->lingered < LINGER_BYTES;
     }
-    uint64_t part = mc_min_u64(n, c->write_left);
-    c->write_at += part;
-    c->write_left -= part;
+    uint64_t part = mc_min_u64(n, c->write_room);
     c->input_end += (uint32_t)(n - part);
+    return part == 0 || write_came(c, part);
 }
 
-/* One receive. False when the connection is broken or ended inside a request. */
+/* One receive. False when the connection is broken or ended inside a request, or device memory
+ * cannot be written. */
 static bool receive_input(struct tcp_connection *c, const struct iovec *iov, int count,
                           uint64_t total, uint64_t *budget) {
     size_t n = 0;
@@ -344,10 +437,9 @@ static bool receive_input(struct tcp_connection *c, const struct iovec *iov, int
     if (n < total && (n == 0 || !c->hang_up)) {
         c->readable = false;
     }
-    input_came(c, n);
     c->moved |= n > 0 && !c->refused;
     *budget -= mc_min_u64(*budget, n);
-    return c->lingered < LINGER_BYTES;
+    return input_came(c, n);
 }
 
 /* ---- the turn ---- */
@@ -367,6 +459,7 @@ static void close_connection(struct tcp_connection *c) {
     if (c->write_memory != NULL) {
         mc_memory_release(c->write_memory);
     }
+    free_bounce(c);
     mc_list_del(&c->link);
     atomic_fetch_sub_explicit(&c->shard->connection_count, 1, memory_order_relaxed);
     mc_metric_add(&metrics_of(c)->connections, -1);
@@ -401,7 +494,10 @@ static void run_connection(struct tcp_connection *c) {
     uint64_t budget = TURN_BYTES;
     for (bool moved = true; moved && budget > 0;) {
         moved = false;
-        take_input(c);
+        if (!take_input(c)) {
+            connection_broken(c, "device memory could not be written");
+            return;
+        }
         if (c->reply_count > 0 && c->writable) {
             moved = true;
             if (!send_replies(c, &budget)) {

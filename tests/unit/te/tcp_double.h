@@ -51,6 +51,11 @@ struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uin
     return NULL;
 }
 
+struct mc_memory *mc_memory_acquire_device(struct mc_engine *engine, uint64_t addr,
+                                           uint64_t length) {
+    return NULL;
+}
+
 void mc_memory_release(struct mc_memory *memory) {
     assert_true(atomic_fetch_sub(&memory->users, 1) > 0);
 }

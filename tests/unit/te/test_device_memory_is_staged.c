@@ -5,9 +5,13 @@
  * test. MC_TEST_THREADS.
  */
 #include <dlfcn.h>
+#include <endian.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "standins/cuda.h"
@@ -353,6 +357,123 @@ static void a_rule_for_transports_holds_between_the_hosts(void **state) {
                      4 * MC_STAGE_CHUNK_BYTES);
 }
 
+/* ---- a peer that is none of ours, over the data port ---- */
+
+static int connect_to(struct mc_engine *engine) {
+    struct mc_handshake_limits limits;
+    struct mc_buf text = {0};
+    mc_handshake_limits_init(&limits);
+    assert_ok(mc_handshake_metadata("127.0.0.1", mc_engine_rpc_port(engine), MC_STR("{}"), &limits,
+                                    MC_NO_DEADLINE, &text));
+    const char *at = strstr(mc_buf_cstr(&text), "\"tcp_data_port\":");
+    assert_non_null(at);
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)atoi(at + 16)),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    mc_buf_free(&text);
+    return fd;
+}
+
+static void send_bytes(int fd, const void *bytes, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t n = send(fd, (const char *)bytes + done, length - done, MSG_NOSIGNAL);
+        assert_true(n > 0);
+        done += (size_t)n;
+    }
+}
+
+static void receive_bytes(int fd, void *bytes, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t n = recv(fd, (char *)bytes + done, length - done, 0);
+        assert_true(n > 0);
+        done += (size_t)n;
+    }
+}
+
+static void send_request(int fd, uint64_t size, uint64_t addr, uint64_t opcode) {
+    uint64_t header[3] = {htole64(size), htole64(addr), htole64(opcode)};
+    send_bytes(fd, header, sizeof(header));
+}
+
+#define READS  0u
+#define WRITES 1u
+#define ACKED  0x80u
+#define DONE   0x4D43545600000000ull
+
+static void expect_status(int fd) {
+    uint64_t word = 0;
+    receive_bytes(fd, &word, sizeof(word));
+    assert_true(le64toh(word) == DONE);
+}
+
+/* Writes, then reads, of device and host memory in turn, each set sent before its answers are
+ * read; without acknowledgement as well. */
+static void a_foreign_peer_is_served_over_tcp(void **state) {
+    static const uint64_t sizes[] = {1, 700, 4096, 262144, 262145, 3 << 20};
+    struct scene *s = *state;
+    char *bytes = malloc(SIZE), *got = malloc(SIZE);
+    for (unsigned acked = 0; acked <= ACKED; acked += ACKED) {
+        int fd = connect_to(s->far.engine);
+        mc_test_fill(bytes, SIZE, acked);
+        memset(cuda->inside(s->far.device), 0, SIZE);
+        memset(s->far.host, 0, SIZE);
+        uint64_t at = 0;
+        for (size_t i = 0; i < MC_ARRAY_LEN(sizes); at += sizes[i++]) {
+            send_request(fd, sizes[i], s->far.device + at, WRITES | acked);
+            send_bytes(fd, bytes + at, sizes[i]);
+            send_request(fd, sizes[i], (uint64_t)(uintptr_t)s->far.host + at, WRITES | acked);
+            send_bytes(fd, bytes + at, sizes[i]);
+        }
+        for (size_t i = 0; i < 2 * MC_ARRAY_LEN(sizes) && acked; i++) {
+            expect_status(fd);
+        }
+        at = 0;
+        for (size_t i = 0; i < MC_ARRAY_LEN(sizes); at += sizes[i++]) {
+            send_request(fd, sizes[i], s->far.device + at, READS | acked);
+            send_request(fd, sizes[i], (uint64_t)(uintptr_t)s->far.host + at, READS | acked);
+        }
+        at = 0;
+        for (size_t i = 0; i < 2 * MC_ARRAY_LEN(sizes); i++) {
+            if (acked) {
+                expect_status(fd);
+            }
+            receive_bytes(fd, got, sizes[i / 2]);
+            assert_memory_equal(got, bytes + at, sizes[i / 2]);
+            at += i % 2 != 0 ? sizes[i / 2] : 0;
+        }
+        assert_memory_equal(cuda->inside(s->far.device), bytes, at);
+        assert_memory_equal(s->far.host, bytes, at);
+        close(fd);
+    }
+    free(bytes);
+    free(got);
+}
+
+/* A copy that fails, and a range that leaves the memory: the connection ends, nothing is told to
+ * be done. */
+static void what_a_foreign_peer_cannot_have_is_refused(void **state) {
+    struct scene *s = *state;
+    char byte;
+    for (unsigned op = READS; op <= WRITES; op++) {
+        int fd = connect_to(s->far.engine);
+        cuda->fail_next(1);
+        send_request(fd, 100, s->far.device, op | ACKED);
+        if (op == WRITES) {
+            send_bytes(fd, s->near.host, 100);
+        }
+        assert_true(recv(fd, &byte, 1, 0) <= 0);
+        close(fd);
+        fd = connect_to(s->far.engine);
+        send_request(fd, 100, s->far.device + SIZE - 99, op | ACKED);
+        uint64_t word;
+        receive_bytes(fd, &word, sizeof(word));
+        assert_true(le64toh(word) == (DONE | 1));
+        close(fd);
+    }
+}
+
 int main(void) {
     void *library = dlopen(MC_STANDIN_CUDA, RTLD_NOW);
     cuda = library == NULL ? NULL : dlsym(library, "standin_cuda_table");
@@ -378,6 +499,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(an_engine_may_end_amid, set_up_tcp, tear_down),
         cmocka_unit_test_setup_teardown(a_crowd_shares_the_chunks, set_up_tcp, tear_down),
         cmocka_unit_test_setup_teardown(a_rule_for_transports_holds_between_the_hosts, set_up_shm,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_foreign_peer_is_served_over_tcp, set_up_tcp, tear_down),
+        cmocka_unit_test_setup_teardown(what_a_foreign_peer_cannot_have_is_refused, set_up_tcp,
                                         tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
