@@ -5,11 +5,14 @@
  * it, so that rails fill up and slices wait in the engine's queue. `--threads N` runs as many
  * threads over one engine. Usage:
  *
- *     bench_sched [--seconds S] [--threads N] [--rounds R] [--json FILE]
+ *     bench_sched [--seconds S] [--threads N] [--rounds R] [--case K] [--batches B] [--json FILE]
  *
  * The figure is the median of the rounds, per slice: of a request cut into as many slices as it
  * may have, and of requests of one slice each. How much of simulated rails is used is not a matter
  * of this machine's speed: sim_test_rails_carry_their_share prints it.
+ *
+ * Instructions a slice, which no noise touches: `bench/slice-cost` runs one case (`--case`) under
+ * callgrind for a fixed number of batches of 64 slices (`--batches`).
  */
 #include <getopt.h>
 #include <pthread.h>
@@ -100,7 +103,8 @@ static const struct mc_transport_ops null_ops = {.name = "null",
 struct worker {
     struct mc_engine *engine;
     uint64_t end_ns;
-    bool cut; /* one request of many slices, else many of one */
+    bool cut;         /* one request of many slices, else many of one */
+    uint64_t batches; /* after which it ends; 0 = by time */
     uint64_t took_ns;
 };
 
@@ -113,6 +117,21 @@ static uint64_t cpu_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (uint64_t)t.tv_sec * MC_SEC + (uint64_t)t.tv_nsec;
+}
+
+static void one_batch(const struct worker *w, const struct mc_transfer_request *requests,
+                      size_t count) {
+    struct mc_batch *batch;
+    struct mc_transfer_status last;
+    enum mc_status status = mc_batch_create(w->engine, count, &batch);
+    MC_ASSERT(status == MC_OK);
+    status = mc_batch_submit(batch, requests, count, MC_WAIT_FOREVER);
+    MC_ASSERT(status == MC_OK);
+    do {
+        end_some(0);
+        status = mc_batch_task(batch, count - 1, &last);
+        MC_ASSERT(status == MC_OK);
+    } while (mc_batch_free(batch) == MC_ERR_BUSY);
 }
 
 static void *work(void *arg) {
@@ -130,20 +149,10 @@ static void *work(void *arg) {
     }
     uint64_t begin = cpu_ns();
     do {
-        for (int i = 0; i < 100; i++) {
-            struct mc_batch *batch;
-            enum mc_status status = mc_batch_create(w->engine, count, &batch);
-            MC_ASSERT(status == MC_OK);
-            status = mc_batch_submit(batch, requests, count, MC_WAIT_FOREVER);
-            MC_ASSERT(status == MC_OK);
-            struct mc_transfer_status last;
-            do {
-                end_some(0);
-                status = mc_batch_task(batch, count - 1, &last);
-                MC_ASSERT(status == MC_OK);
-            } while (mc_batch_free(batch) == MC_ERR_BUSY);
+        for (uint64_t i = 0; i < (w->batches > 0 ? w->batches : 100); i++) {
+            one_batch(w, requests, count);
         }
-    } while (now_ns() < w->end_ns);
+    } while (w->batches == 0 && now_ns() < w->end_ns);
     w->took_ns = cpu_ns() - begin;
     return NULL;
 }
@@ -163,7 +172,8 @@ static uint64_t completed(struct mc_engine *engine) {
 }
 
 /* Nanoseconds of one thread a slice, the median of the rounds. */
-static double measure(bool cut, unsigned threads, unsigned rounds, double seconds) {
+static double measure(bool cut, unsigned threads, unsigned rounds, double seconds,
+                      uint64_t batches) {
     static const struct mc_transport_ops *const table[] = {&null_ops};
     struct mc_engine_options options;
     struct mc_engine *engine;
@@ -180,7 +190,7 @@ static double measure(bool cut, unsigned threads, unsigned rounds, double second
         pthread_t ids[THREADS_MAX];
         uint64_t before = completed(engine), took = 0;
         for (unsigned i = 0; i < threads; i++) {
-            workers[i] = (struct worker){.engine = engine, .cut = cut};
+            workers[i] = (struct worker){.engine = engine, .cut = cut, .batches = batches};
             workers[i].end_ns = now_ns() + (uint64_t)(seconds * 1e9);
             int error = pthread_create(&ids[i], NULL, work, &workers[i]);
             MC_ASSERT(error == 0);
@@ -200,10 +210,13 @@ int main(int argc, char **argv) {
     static const struct option long_options[] = {{"seconds", required_argument, NULL, 's'},
                                                  {"threads", required_argument, NULL, 't'},
                                                  {"rounds", required_argument, NULL, 'r'},
+                                                 {"case", required_argument, NULL, 'c'},
+                                                 {"batches", required_argument, NULL, 'b'},
                                                  {"json", required_argument, NULL, 'j'},
                                                  {NULL, 0, NULL, 0}};
     double seconds = 0.2;
-    unsigned threads = 1, rounds = 5;
+    unsigned threads = 1, rounds = 5, only = MC_ARRAY_LEN(kinds);
+    uint64_t batches = 0;
     FILE *json = NULL;
     for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) != -1;) {
         if (c == 's') {
@@ -212,6 +225,10 @@ int main(int argc, char **argv) {
             threads = (unsigned)mc_min_u64(mc_max_u64((uint64_t)atoi(optarg), 1), THREADS_MAX);
         } else if (c == 'r') {
             rounds = (unsigned)mc_min_u64(mc_max_u64((uint64_t)atoi(optarg), 1), ROUNDS_MAX);
+        } else if (c == 'c') {
+            only = (unsigned)atoi(optarg);
+        } else if (c == 'b') {
+            batches = (uint64_t)atoll(optarg);
         } else if (c == 'j') {
             json = fopen(optarg, "w");
         } else {
@@ -222,9 +239,12 @@ int main(int argc, char **argv) {
     printf("%-22s %16s %16s   (ns of CPU a slice, threads=%u)\n", "transport", "64 of a request",
            "64 requests", threads);
     for (size_t i = 0; i < MC_ARRAY_LEN(kinds); i++) {
+        if (only < MC_ARRAY_LEN(kinds) && only != i) {
+            continue;
+        }
         kind = &kinds[i];
-        double cut = measure(true, threads, rounds, seconds);
-        double single = measure(false, threads, rounds, seconds);
+        double cut = measure(true, threads, rounds, seconds, batches);
+        double single = measure(false, threads, rounds, seconds, batches);
         printf("%-22s %16.1f %16.1f\n", kind->name, cut, single);
         if (json != NULL) {
             fprintf(json, "{\"case\":\"%s\",\"threads\":%u,\"cut_ns\":%.1f,\"single_ns\":%.1f}\n",
