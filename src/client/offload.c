@@ -8,7 +8,10 @@
  * stay until the reader gives them back or the time to live is over (offload_buffers.c).
  *
  * The master forgets a disk whose client it has not seen for long, or all of them when it starts
- * again: then it does not know us, and is told everything that the disk holds.
+ * again: then it does not know us, and is told everything that the disk holds. Each object has the
+ * version that the master gave it, and the master says what was removed or replaced meanwhile: that
+ * is taken from the disk. A master of another make has no such words (TakeOffloads, OnDisk); it is
+ * told in upstream's, without versions, and has no opinion.
  */
 #include "client/offload.h"
 
@@ -34,7 +37,9 @@ struct mc_offload {
     struct mc_tier *tier;
     struct mc_offload_buffers *buffers;
     char endpoint[MC_HOST_MAX + 8]; /* where reads are served */
-    struct tenant_ops *tenants;     /* the heartbeat's */
+    struct tenant_ops *tenants;     /* the heartbeat's, like what follows */
+    bool told;                      /* the master knows all that the disk holds */
+    bool plain;                     /* it has only upstream's words; asked anew at each mount */
 
     pthread_mutex_t lock; /* guards what follows */
     struct mc_buf lost;   /* keys that the tier dropped and the master does not know of yet:
@@ -136,18 +141,71 @@ void mc_offload_serve(void *ctx, const struct mc_rpc_request *request, struct mc
 
 /* ---- telling the master ---- */
 
-static enum mc_status tell(struct mc_offload *off, const struct mw_disk_task *tasks,
-                           const struct mw_storage_object *objects, size_t count) {
+/* In upstream's words. */
+static enum mc_status tell_plainly(struct mc_offload *off, const struct mw_disk_item *items,
+                                   const struct mw_storage_object *objects, size_t count) {
     struct mc_ops *ops = off->config.ops;
     struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_disk_task *tasks = mc_arena_alloc(&call->arena, count * sizeof(*tasks));
+    for (size_t i = 0; i < count; i++) {
+        tasks[i] = (struct mw_disk_task){items[i].tenant, items[i].key, items[i].size};
+    }
     struct mw_a_offload_done args = {
-        ops->client, {(void *)(uintptr_t)tasks, count}, {(void *)(uintptr_t)objects, count}};
+        ops->client, {tasks, count}, {(void *)(uintptr_t)objects, count}};
     struct mw_e_void ret;
     enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_NotifyOffloadSuccess, &args, &ret,
                                        mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
     status = status == MC_OK ? mc_ops_status(ret.error) : status;
     mc_ops_end(ops, call);
     return status;
+}
+
+static struct mc_str full_key(struct mc_arena *arena, struct mc_str tenant, struct mc_str key) {
+    size_t len = tenant.len + 1 + key.len;
+    char *bytes = mc_arena_zalloc(arena, len);
+    memcpy(bytes, tenant.ptr, tenant.len);
+    memcpy(bytes + tenant.len + 1, key.ptr, key.len);
+    return (struct mc_str){bytes, len};
+}
+
+/* What the master does not want any more: it would come back with a master that knows nothing. */
+static void drop_stale(struct mc_offload *off, struct mc_arena *arena,
+                       const struct mw_disk_item *items, const struct mw_e_void *answers,
+                       size_t count) {
+    struct mc_str *keys = mc_arena_alloc(arena, count * sizeof(*keys));
+    size_t n = 0, removed;
+    for (size_t i = 0; i < count; i++) {
+        if (answers[i].error == MC_OBJECT_NOT_FOUND) {
+            keys[n++] = full_key(arena, items[i].tenant, items[i].key);
+        }
+    }
+    if (n > 0 && mc_tier_remove_keys(off->tier, keys, n, &removed) != MC_OK) {
+        mc_warn_limited("objects that were removed or replaced stay on the SSD tier: keys=%zu", n);
+    }
+}
+
+/* `objects`: the same, for a master that does not have our words. */
+static enum mc_status tell(struct mc_offload *off, const struct mw_disk_item *items,
+                           const struct mw_storage_object *objects, size_t count, bool found) {
+    struct mc_ops *ops = off->config.ops;
+    if (off->plain) {
+        return tell_plainly(off, items, objects, count);
+    }
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_a_on_disk args = {.client = ops->client,
+                                .endpoint = mc_str_from(off->endpoint),
+                                .found = found,
+                                .items = {(void *)(uintptr_t)items, count}};
+    struct mw_e_vec ret;
+    enum mc_status status =
+        mc_ops_rpc(ops, call, MC_RPC_OnDisk, &args, &ret, mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
+    off->plain = status == MC_NOT_SUPPORTED;
+    status = status == MC_OK ? mc_ops_status(ret.error) : status;
+    if (status == MC_OK && ret.value.count == count) {
+        drop_stale(off, &call->arena, items, ret.value.items, count);
+    }
+    mc_ops_end(ops, call);
+    return off->plain ? tell_plainly(off, items, objects, count) : status;
 }
 
 struct adopt {
@@ -172,7 +230,7 @@ static bool collect(void *ctx, const struct mc_tier_found *found) {
 /* Everything that the disk holds. */
 static enum mc_status tell_all(struct mc_offload *off) {
     struct adopt a = {.off = off};
-    struct mw_disk_task *tasks = mc_zalloc(ADOPT_KEYS * sizeof(*tasks));
+    struct mw_disk_item *items = mc_zalloc(ADOPT_KEYS * sizeof(*items));
     struct mw_storage_object *objects = mc_zalloc(ADOPT_KEYS * sizeof(*objects));
     enum mc_status status = MC_OK;
     mc_tier_scan(off->tier, collect, &a);
@@ -180,22 +238,23 @@ static enum mc_status tell_all(struct mc_offload *off) {
     for (size_t done = 0; done < a.found.count && status == MC_OK;) {
         size_t n = 0;
         for (; n < ADOPT_KEYS && done < a.found.count; n++, done++) {
-            split_key(found[done].key, &tasks[n].tenant, &tasks[n].key);
-            tasks[n].size = (int64_t)found[done].size;
+            split_key(found[done].key, &items[n].tenant, &items[n].key);
+            items[n].size = (int64_t)found[done].size;
+            items[n].version = found[done].tag;
             objects[n] = (struct mw_storage_object){.bucket_id = found[done].bucket_id,
                                                     .offset = found[done].offset,
                                                     .key_size = (int64_t)found[done].key.len,
                                                     .data_size = (int64_t)found[done].size,
                                                     .endpoint = mc_str_from(off->endpoint)};
         }
-        status = tell(off, tasks, objects, n);
+        status = tell(off, items, objects, n, true);
     }
     mc_info("the master was told what the SSD tier holds: objects=%zu status=%s", a.found.count,
             mc_status_name(status));
     mc_arena_free(&a.arena);
     free(a.found.items);
     free(objects);
-    free(tasks);
+    free(items);
     return status;
 }
 
@@ -208,12 +267,15 @@ static enum mc_status flag_rpc(struct mc_offload *off, enum mc_master_rpc rpc,
 
 static enum mc_status mount(struct mc_offload *off) {
     struct mc_ops *ops = off->config.ops;
+    off->told = off->plain = false;
     struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_e_void ret;
     enum mc_status status = flag_rpc(off, MC_RPC_MountLocalDiskSegment, call, &ret);
     status = status == MC_OK ? mc_ops_status(ret.error) : status;
     mc_ops_end(ops, call);
-    return status == MC_OK ? tell_all(off) : status;
+    status = status == MC_OK ? tell_all(off) : status;
+    off->told = status == MC_OK;
+    return status;
 }
 
 /* Keys that are no longer on disk. */
@@ -283,7 +345,7 @@ static struct mc_ops *ops_of(struct mc_offload *off, struct mc_str tenant) {
 }
 
 struct group {
-    struct mw_disk_task *tasks;
+    struct mw_disk_item *tasks;
     size_t count;
     struct mc_slice *slices;
     struct mc_store_item *gets;
@@ -318,14 +380,12 @@ static void fetch(struct mc_offload *off, struct mc_arena *arena, struct group *
 static void store_group(struct mc_offload *off, struct mc_arena *arena, struct group *g) {
     size_t n = 0;
     for (size_t i = 0; i < g->count; i++) {
-        const struct mw_disk_task *task = &g->tasks[i];
-        size_t len = task->tenant.len + 1 + task->key.len;
-        char *key = mc_arena_zalloc(arena, len);
-        memcpy(key, task->tenant.ptr, task->tenant.len);
-        memcpy(key + task->tenant.len + 1, task->key.ptr, task->key.len);
+        const struct mw_disk_item *task = &g->tasks[i];
         if (g->gets[i].status == MC_OK) {
-            g->puts[n++] = (struct mc_tier_item){
-                .key = {key, len}, .value = g->slices[i].ptr, .size = (uint64_t)task->size};
+            g->puts[n++] = (struct mc_tier_item){.key = full_key(arena, task->tenant, task->key),
+                                                 .value = g->slices[i].ptr,
+                                                 .size = (uint64_t)task->size,
+                                                 .tag = task->version};
         }
     }
     enum mc_status status = mc_tier_put(off->tier, g->puts, n);
@@ -347,7 +407,16 @@ static void store_group(struct mc_offload *off, struct mc_arena *arena, struct g
     }
 }
 
-static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_task *tasks,
+/* Those that were not written; said only to a master with our words. */
+static void mark_failed(const struct mc_offload *off, struct group *g) {
+    for (size_t i = 0; i < g->count && !off->plain; i++) {
+        if (g->objects[i].data_size < 0) {
+            g->tasks[i].size = -1;
+        }
+    }
+}
+
+static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_item *tasks,
                                     size_t count, uint64_t bytes) {
     struct mc_arena arena = {0};
     char *memory = mc_alloc(bytes + 1);
@@ -358,14 +427,15 @@ static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_task 
     g.objects = mc_arena_zalloc(&arena, count * sizeof(*g.objects));
     fetch(off, &arena, &g, memory);
     store_group(off, &arena, &g);
-    enum mc_status status = tell(off, tasks, g.objects, count);
+    mark_failed(off, &g);
+    enum mc_status status = tell(off, tasks, g.objects, count, false);
     tell_lost(off);
     free(memory);
     mc_arena_free(&arena);
     return status;
 }
 
-static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_task *tasks,
+static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_item *tasks,
                                     size_t count) {
     enum mc_status status = MC_OK;
     for (size_t i = 0, n; i < count && status == MC_OK && !off->config.stop(off->config.stop_ctx);
@@ -400,11 +470,30 @@ static void poll_wipe(struct mc_offload *off) {
     mc_ops_end(ops, call);
 }
 
+/* The same from a master that has only upstream's words. */
+static enum mc_status take_plain_tasks(struct mc_offload *off, struct mc_ops_call *call,
+                                       struct mw_e_vec *ret) {
+    MC_TRY(flag_rpc(off, MC_RPC_OffloadObjectHeartbeat, call, ret));
+    const struct mw_disk_task *tasks = ret->value.items;
+    struct mw_disk_item *items =
+        mc_arena_alloc(&call->arena, (ret->value.count + 1) * sizeof(*items));
+    for (size_t i = 0; i < ret->value.count; i++) {
+        items[i] = (struct mw_disk_item){tasks[i].tenant, tasks[i].key, tasks[i].size, 0};
+    }
+    ret->value.items = items;
+    return MC_OK;
+}
+
 static enum mc_status beat_once(struct mc_offload *off, bool *busy) {
     struct mc_ops *ops = off->config.ops;
     struct mc_ops_call *call = mc_ops_begin(ops);
-    struct mw_e_vec ret;
-    enum mc_status status = flag_rpc(off, MC_RPC_OffloadObjectHeartbeat, call, &ret);
+    struct mw_e_vec ret = {0};
+    enum mc_status status =
+        off->plain ? MC_NOT_SUPPORTED : flag_rpc(off, MC_RPC_TakeOffloads, call, &ret);
+    if (status == MC_NOT_SUPPORTED) {
+        off->plain = true;
+        status = take_plain_tasks(off, call, &ret);
+    }
     status = status == MC_OK ? mc_ops_status(ret.error) : status;
     if (status == MC_OK && ret.value.count > 0) { /* the call's memory lives until its end */
         status = offload_tasks(off, ret.value.items, ret.value.count);
@@ -416,6 +505,9 @@ static enum mc_status beat_once(struct mc_offload *off, bool *busy) {
 
 enum mc_status mc_offload_beat(struct mc_offload *off, bool *busy) {
     *busy = false;
+    if (!off->told) { /* a heartbeat would say that this is all */
+        return mount(off);
+    }
     poll_wipe(off);
     tell_lost(off);
     enum mc_status status = beat_once(off, busy);

@@ -147,3 +147,12 @@ fail:
     mc_buf_free(&temporary);
     return MC_FILE_WRITE_FAIL;
 }
+
+enum mc_status mc_file_sync_names(const char *path) {
+    if (sync_directory_of(path)) {
+        return MC_OK;
+    }
+    mc_error("the directory of a file cannot be synced: path=%s errno=%d reason=\"%s\"", path,
+             errno, strerror(errno));
+    return MC_FILE_WRITE_FAIL;
+}

@@ -57,5 +57,8 @@ MC_MUST_USE enum mc_status mc_file_read_all(const char *path, size_t max_bytes, 
 /* Writes path.tmp.<pid>.<tid>, fsyncs, renames, fsyncs the directory: after a crash the file is the
  * old or the new one. */
 MC_MUST_USE enum mc_status mc_file_replace(const char *path, struct mc_str content);
+/* What was renamed to, or unlinked from, the directory that `path` lies in stays so after a crash.
+ * MC_FILE_WRITE_FAIL, logged. */
+MC_MUST_USE enum mc_status mc_file_sync_names(const char *path);
 
 #endif

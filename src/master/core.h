@@ -95,6 +95,7 @@ struct mc_object_ext {
     bool in_heap;
     uint8_t promotion;   /* waiting, or given to the client */
     uint8_t offload;     /* disks.c: waiting, or being written */
+    bool offload_failed; /* the last time that it was tried */
     uint8_t pending_pin; /* enum mc_soft_pin, commits when the first replica becomes readable */
 };
 
@@ -243,6 +244,7 @@ struct mc_placement_ops;
 struct mc_tasks;
 struct mc_drains;
 struct mc_disks;
+struct mc_changes;
 struct mc_promotions;
 struct mc_tenants;
 struct mc_heat;
@@ -290,6 +292,7 @@ struct mc_master {
     struct mc_tasks *tasks;       /* what nodes are asked to do */
     struct mc_drains *drains;
     struct mc_disks *disks;
+    struct mc_changes *changes;
     struct mc_promotions *promotions;
     struct mc_segment *files;   /* of DISK replicas; NULL without root_fs_dir */
     struct mc_tenants *tenants; /* NULL without enable_multi_tenants */
@@ -530,6 +533,24 @@ struct mc_drains *mc_drains_create(void);
 void mc_drains_destroy(struct mc_drains *drains);
 void mc_drains_tick(struct mc_call *call);
 
+/* ---- changes.c: what disks may not bring back ---- */
+
+struct mc_changes *mc_changes_create(uint64_t first_version, uint64_t now_ms);
+void mc_changes_destroy(struct mc_changes *changes);
+void mc_changes_tick(struct mc_call *call);
+static inline uint64_t mc_version_next(struct mc_master *m) {
+    return atomic_fetch_add_explicit(&m->next_version, 1, memory_order_relaxed);
+}
+/* What the key had until now was removed, or is being replaced. */
+void mc_changed(struct mc_master *m, uint64_t hash);
+void mc_changed_all(struct mc_master *m, const struct mc_str *tenant); /* NULL = every tenant's */
+/* A put has given the key this version. */
+void mc_changed_by_put(struct mc_call *call, uint64_t hash, uint64_t version);
+void mc_changes_disk_away(struct mc_call *call);
+/* Whether a disk that holds this version of the key (0 = it does not know which) may bring it back
+ * to an index that does not have the key. */
+bool mc_may_return(struct mc_master *m, const struct mc_key *key, uint64_t version);
+
 /* ---- disks.c ---- */
 
 struct mc_disks *mc_disks_create(void);
@@ -538,6 +559,7 @@ uint64_t mc_disks_count(struct mc_master *m);
 void mc_disks_tick(struct mc_call *call);
 /* These three need the shard's lock. Waiting for its client to write it, or being written. */
 bool mc_offload_pending(const struct mc_object *o);
+bool mc_offload_failed(const struct mc_object *o);
 void mc_offload_cancel(struct mc_object *o); /* its bytes are about to change */
 bool mc_object_on_disk(struct mc_object *o);
 /* Queues the object for the client that has it in memory, if that client takes tasks and fewer than
@@ -554,11 +576,16 @@ bool mc_disk_known(struct mc_master *m, struct mc_uuid client);
 enum mc_status mc_disk_capacity(struct mc_call *call, struct mc_uuid client, int64_t bytes);
 enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
                                  struct mc_vec *tasks);
+/* What the client says that it has written, or found when it mounted. */
 enum mc_status mc_disk_written(struct mc_call *call, struct mc_uuid client,
                                const struct mc_vec *tasks, const struct mc_vec *objects);
 /* The client has it on disk no longer. */
 enum mc_status mc_disk_forget(struct mc_call *call, const struct mc_key *key,
                               struct mc_uuid client);
+/* The same in words of our own nodes, which name versions; out: one mw_e_void for each item,
+ * MC_OBJECT_NOT_FOUND = it was removed or replaced and may not stay on the disk. */
+enum mc_status mc_disk_holds(struct mc_call *call, const struct mw_a_on_disk *a,
+                             struct mc_vec *out);
 /* After RemoveAll: disks that hold nothing any more may be emptied. */
 void mc_disks_removed_all(struct mc_master *m);
 enum mc_status mc_disk_poll_wipe(struct mc_call *call, struct mc_uuid client, bool *wipe);

@@ -12,12 +12,17 @@
  * in no table of mounted ones: it has no allocator and counts its replicas. When the client goes
  * the segment is retired like any other, which hides its replicas at once.
  *
- * What a client says it has written is believed only for the very object that it was told to write:
- * the object carries a mark that ends with it, so bytes of a removed or replaced object never get a
- * replica. Its words name no mark; it is that of the oldest task of this key that this client was
- * given and has not yet answered, and a task that waits no longer stays on the list until no answer
- * can be on its way any more. The exception is a client that has just mounted its disk and tells
- * what it found there: until its first heartbeat it may name objects that the index does not have.
+ * What a client says it has written is believed only for the very object that it was told to write,
+ * so that bytes of a removed or replaced object never get a replica. Our own clients name the
+ * version of the object (OnDisk), which their disks keep; what is no longer so they are told to
+ * drop. Others' words (NotifyOffloadSuccess) name only the key: they are taken for the answer to
+ * the oldest task of this key that this client was given and has not yet answered, a task that
+ * waits no longer stays on the list until no answer can be on its way any more, and the object
+ * carries a mark that ends with it. What such a client tells at its mount, if it arrives after a
+ * task of the same key was given, is taken for the answer.
+ *
+ * A client that has just mounted its disk tells what it found there: until its first heartbeat it
+ * may name objects that the index does not have. changes.c knows which of them may not come back.
  *
  * The queues' lock is a leaf; queue items are copies of keys, looked up again when they are taken.
  */
@@ -35,6 +40,7 @@ struct item {
     struct mc_list link;
     uint64_t claimed_ms;
     uint64_t mark; /* the object's, so that a later object of the same name is not taken for it */
+    uint64_t version; /* of the object, which a disk keeps */
     uint64_t hash;
     uint32_t tenant_len, key_len;
     char bytes[];
@@ -112,8 +118,9 @@ static bool marked(const struct mc_object *o, const struct item *item, uint8_t s
     return o->ext && o->ext->offload == state && o->ext->offload_mark == item->mark;
 }
 
-static void unmark(struct mc_shard *shard, struct mc_object *o) {
+static void unmark(struct mc_shard *shard, struct mc_object *o, bool failed) {
     o->ext->offload = MARK_NONE;
+    o->ext->offload_failed = failed;
     if (o->list == MC_LIST_NONE && !mc_replicating(o)) {
         mc_object_list_complete(shard, o, true); /* eviction had put it aside */
     }
@@ -123,9 +130,14 @@ bool mc_offload_pending(const struct mc_object *o) {
     return o->ext && o->ext->offload != MARK_NONE;
 }
 
+bool mc_offload_failed(const struct mc_object *o) {
+    return o->ext && o->ext->offload_failed;
+}
+
 void mc_offload_cancel(struct mc_object *o) {
     if (o->ext) {
         o->ext->offload = MARK_NONE;
+        o->ext->offload_failed = false;
     }
 }
 
@@ -168,6 +180,7 @@ bool mc_offload_queue(struct mc_call *call, struct mc_shard *shard, struct mc_ob
         if (d && d->offloading && d->queued_count < limit) {
             item = item_make(m, o);
             item->mark = ++m->disks->next_mark;
+            item->version = o->version;
             mc_list_push_back(&d->queued, &item->link);
             d->queued_count++;
         }
@@ -215,6 +228,7 @@ enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool o
     d->offloading = offloading;
     d->adopting = true;
     mc_lock_release(&disks->lock);
+    mc_changes_disk_away(call); /* until it has told, it is as good as away */
     return MC_OK;
 }
 
@@ -227,7 +241,7 @@ static void drop_items(struct mc_call *call, struct mc_list *items, uint8_t stat
         mc_lock_acquire(&shard->lock);
         struct mc_object *o = mc_object_find(call->m, shard, &key);
         if (o && marked(o, item, state)) {
-            unmark(shard, o);
+            unmark(shard, o, true);
         }
         mc_lock_release(&shard->lock);
         mc_list_del(&item->link);
@@ -251,6 +265,7 @@ void mc_disk_unmount(struct mc_call *call, struct mc_uuid client) {
     if (!gone) {
         return;
     }
+    mc_changes_disk_away(call);
     mc_promotions_drop_client(call, client);
     drop_items(call, &gone->queued, MARK_QUEUED);
     drop_items(call, &gone->claimed, MARK_CLAIMED);
@@ -309,7 +324,7 @@ enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bo
     if (!d) {
         return MC_SEGMENT_NOT_FOUND;
     }
-    struct mw_disk_task *out = mc_arena_alloc(call->arena, TASKS_PER_HEARTBEAT * sizeof(*out));
+    struct mw_disk_item *out = mc_arena_alloc(call->arena, TASKS_PER_HEARTBEAT * sizeof(*out));
     size_t count = 0;
     for (unsigned n = 0; offloading && n < TASKS_PER_HEARTBEAT; n++) {
         struct item *item = take_item(call, client);
@@ -323,9 +338,10 @@ enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bo
         if (o && marked(o, item, MARK_QUEUED)) {
             o->ext->offload = MARK_CLAIMED;
             out[count++] =
-                (struct mw_disk_task){.tenant = key.tenant.len ? key.tenant : MC_STR("default"),
+                (struct mw_disk_item){.tenant = key.tenant.len ? key.tenant : MC_STR("default"),
                                       .key = key.user,
-                                      .size = (int64_t)o->size};
+                                      .size = (int64_t)o->size,
+                                      .version = o->version};
         }
         mc_lock_release(&shard->lock);
     }
@@ -460,13 +476,14 @@ static void add_replica(struct mc_call *call, struct mc_shard *shard, struct mc_
 
 /* An object that only a disk has: a client found it there. */
 static enum mc_status adopt(struct mc_call *call, struct mc_shard *shard, const struct mc_key *key,
-                            struct mc_segment *s, uint64_t size) {
+                            struct mc_segment *s, uint64_t size, uint64_t version) {
     struct mc_object *o = mc_shard_insert(shard, key);
     if (!o) {
         return MC_NO_AVAILABLE_HANDLE;
     }
     o->size = size;
     o->writer = s->client;
+    o->version = version != 0 ? version : mc_version_next(call->m);
     o->started_ms = o->lease_until_ms = call->now_ms;
     add_replica(call, shard, o, s);
     mc_object_list_complete(shard, o, false);
@@ -474,12 +491,13 @@ static enum mc_status adopt(struct mc_call *call, struct mc_shard *shard, const 
     return MC_OK;
 }
 
-static struct item *find_item(struct mc_list *items, const struct mc_key *key) {
+/* `version`: 0 = the oldest task of the key. */
+static struct item *find_item(struct mc_list *items, const struct mc_key *key, uint64_t version) {
     for (struct mc_list *at = items->next; at != items; at = at->next) {
         struct item *item = mc_container_of(at, struct item, link);
         struct mc_key own = item_key(item);
-        if (own.hash == key->hash && mc_str_eq(own.tenant, key->tenant) &&
-            mc_str_eq(own.user, key->user)) {
+        if ((version == 0 || version == item->version) && own.hash == key->hash &&
+            mc_str_eq(own.tenant, key->tenant) && mc_str_eq(own.user, key->user)) {
             return item;
         }
     }
@@ -487,13 +505,14 @@ static struct item *find_item(struct mc_list *items, const struct mc_key *key) {
 }
 
 /* Ends the task that the client's words are about; its mark, or 0 when it has none. */
-static uint64_t answered(struct mc_call *call, struct mc_uuid client, const struct mc_key *key) {
+static uint64_t answered(struct mc_call *call, struct mc_uuid client, const struct mc_key *key,
+                         uint64_t version) {
     struct mc_disks *disks = call->m->disks;
     uint64_t mark = 0;
     mc_lock_acquire(&disks->lock);
     struct disk *d = find_locked(disks, client);
-    struct item *item = d ? find_item(&d->late, key) : NULL;
-    item = d && !item ? find_item(&d->claimed, key) : item;
+    struct item *item = d ? find_item(&d->late, key, version) : NULL;
+    item = d && !item ? find_item(&d->claimed, key, version) : item;
     if (item) {
         mark = item->mark;
         mc_list_del(&item->link);
@@ -514,7 +533,7 @@ static void written_one(struct mc_call *call, struct mc_uuid client, struct mc_s
         mc_key_make(m, tenant, task->key, &key) != MC_OK || key.user.len == 0 || task->size <= 0) {
         return;
     }
-    uint64_t mark = answered(call, client, &key);
+    uint64_t mark = answered(call, client, &key, 0);
     struct mc_shard *shard = mc_shard_of(m, key.hash);
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_object_find(m, shard, &key);
@@ -524,13 +543,13 @@ static void written_one(struct mc_call *call, struct mc_uuid client, struct mc_s
         add_replica(call, shard, o, s);
         mc_count(&m->counters.offloads, 1);
         mc_count(&m->counters.offloaded_bytes, (int64_t)o->size);
-    } else if (!o && adopting && !failed && s) {
-        (void)adopt(call, shard, &key, s, (uint64_t)task->size);
+    } else if (!o && adopting && !failed && s && mc_may_return(m, &key, 0)) {
+        (void)adopt(call, shard, &key, s, (uint64_t)task->size, 0);
     } else {
         mc_count(&m->counters.offload_failures, claimed);
     }
     if (claimed) {
-        unmark(shard, o);
+        unmark(shard, o, !mc_object_on_disk(o));
     }
     mc_lock_release(&shard->lock);
 }
@@ -563,6 +582,96 @@ enum mc_status mc_disk_written(struct mc_call *call, struct mc_uuid client,
     if (s) {
         atomic_fetch_sub_explicit(&s->disk_replicas, 1, memory_order_relaxed);
     }
+    return MC_OK;
+}
+
+static bool has_replica_on(struct mc_object *o, const struct mc_segment *s) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        if (mc_object_replica(o, i)->segment == s) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Needs the shard's lock. MC_OBJECT_NOT_FOUND: the key has another value now, or none. */
+static enum mc_status held_locked(struct mc_call *call, struct mc_shard *shard,
+                                  const struct mc_key *key, struct mc_segment *s, bool adopting,
+                                  const struct mw_disk_item *item) {
+    struct mc_object *o = mc_object_find(call->m, shard, key);
+    uint64_t size = (uint64_t)item->size;
+    if (!o) {
+        bool may = mc_may_return(call->m, key, item->version);
+        if (may && adopting) {
+            (void)adopt(call, shard, key, s, size, item->version);
+        }
+        return may ? MC_OK : MC_OBJECT_NOT_FOUND;
+    }
+    if (o->list == MC_LIST_PROCESSING) {
+        return MC_OK; /* to be decided when it is told again */
+    }
+    if (o->version != item->version || o->size != size) {
+        return MC_OBJECT_NOT_FOUND;
+    }
+    if (!has_replica_on(o, s)) {
+        add_replica(call, shard, o, s);
+    }
+    return MC_OK;
+}
+
+/* `found`: no answer to a task. */
+static enum mc_status held_one(struct mc_call *call, struct mc_uuid client, struct mc_segment *s,
+                               bool found, bool adopting, const struct mw_disk_item *item) {
+    struct mc_master *m = call->m;
+    struct mc_key key;
+    struct mc_str tenant;
+    bool failed = item->size <= 0;
+    MC_TRY(mc_tenant_normalise(item->tenant, &tenant));
+    MC_TRY(mc_key_make(m, tenant, item->key, &key));
+    if (key.user.len == 0) {
+        return MC_INVALID_KEY;
+    }
+    uint64_t mark = found ? 0 : answered(call, client, &key, item->version);
+    enum mc_status status = MC_OK;
+    struct mc_shard *shard = mc_shard_of(m, key.hash);
+    mc_lock_acquire(&shard->lock);
+    if (!failed) {
+        status = held_locked(call, shard, &key, s, found && adopting, item);
+    }
+    struct mc_object *o = mc_object_find(m, shard, &key);
+    if (mark && o && o->ext && o->ext->offload == MARK_CLAIMED && o->ext->offload_mark == mark) {
+        mc_count(&m->counters.offloads, !failed);
+        mc_count(&m->counters.offloaded_bytes, failed ? 0 : (int64_t)o->size);
+        mc_count(&m->counters.offload_failures, failed);
+        unmark(shard, o, failed);
+    } else if (!found) {
+        mc_count(&m->counters.offload_failures, 1);
+    }
+    mc_lock_release(&shard->lock);
+    return status;
+}
+
+enum mc_status mc_disk_holds(struct mc_call *call, const struct mw_a_on_disk *a,
+                             struct mc_vec *out) {
+    const struct mw_disk_item *item = a->items.items;
+    bool adopting = false;
+    if (!call->m->config.enable_offload) {
+        return MC_UNABLE_OFFLOAD;
+    }
+    if (a->endpoint.len == 0 || a->endpoint.len > MC_MAX_KEY_BYTES) {
+        return MC_INVALID_PARAMS;
+    }
+    struct mc_segment *s = disk_segment(call, a->client, a->endpoint, &adopting);
+    if (!s) {
+        return MC_SEGMENT_NOT_FOUND;
+    }
+    struct mw_e_void *answers =
+        mc_arena_zalloc(call->arena, (a->items.count + 1) * sizeof(*answers));
+    for (size_t i = 0; i < a->items.count; i++) {
+        answers[i].error = held_one(call, a->client, s, a->found, adopting, &item[i]);
+    }
+    atomic_fetch_sub_explicit(&s->disk_replicas, 1, memory_order_relaxed);
+    *out = (struct mc_vec){answers, a->items.count};
     return MC_OK;
 }
 

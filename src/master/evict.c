@@ -143,7 +143,9 @@ static bool evict_after_offload(struct cycle *c, struct mc_shard *shard, struct 
         return false;
     }
     bool waits = mc_offload_pending(o);
-    if (!waits && config->offload_on_evict) {
+    /* what no disk took goes, where that is allowed, else a full disk makes memory full, too */
+    bool in_vain = config->offload_force_evict && mc_offload_failed(o);
+    if (!waits && config->offload_on_evict && !in_vain) {
         double cap = (double)config->offloading_queue_limit * config->offload_cap_ratio;
         waits = mc_offload_queue(c->call, shard, o, (uint64_t)cap);
         if (!waits && !config->offload_force_evict && mc_disks_count(c->call->m) > 0) {

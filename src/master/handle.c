@@ -75,6 +75,8 @@ const struct mc_rpc_method mc_rpc_methods[MC_MASTER_RPC_COUNT] = {
     SINGLE(ListKeys, NULL),
     BATCH(StartPuts, NULL),
     BATCH(Inspect, NULL),
+    SINGLE(TakeOffloads, NULL),
+    SINGLE(OnDisk, NULL),
 };
 
 void mc_rpc_UpsertEnd(struct mc_call *call, const void *args, void *ret) {

@@ -121,6 +121,8 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->tasks = mc_tasks_create();
     m->drains = mc_drains_create();
     m->disks = mc_disks_create();
+    m->changes = mc_changes_create(atomic_load_explicit(&m->next_version, memory_order_relaxed),
+                                   mc_now_ms(clock));
     m->promotions = mc_promotions_create();
     m->traffic = mc_traffic_create(config->eviction_policy);
     m->heat = mc_heat_create(config);
@@ -156,6 +158,7 @@ void mc_master_destroy(struct mc_master *m) {
     }
     mc_discard_destroy(m);
     mc_disks_destroy(m);
+    mc_changes_destroy(m->changes);
     if (m->files) {
         mc_segment_disk_free(m->files);
     }
@@ -190,6 +193,7 @@ void mc_master_tick(struct mc_master *m) {
     mc_drains_tick(&call);
     mc_heat_tick(&call);
     mc_disks_tick(&call);
+    mc_changes_tick(&call);
     mc_promotions_tick(&call);
     mc_offload_early_tick(&call);
     mc_evict_tick(&call);

@@ -251,7 +251,8 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
     o->has_checksum = checksum.has;
     o->checksum = checksum.has ? checksum.value : 0;
     o->lease_until_ms = mc_max_u64(o->lease_until_ms, call->now_ms);
-    o->version = atomic_fetch_add_explicit(&call->m->next_version, 1, memory_order_relaxed);
+    o->version = mc_version_next(call->m);
+    mc_changed_by_put(call, key->hash, o->version);
     mc_soft_pin_commit(call, shard, o);
     mc_life_begin(call, shard, o);
     mc_object_list_complete(shard, o, false);
@@ -372,6 +373,9 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
     struct mc_put kept = *put;
     if (!writing && !put->config->group_ids.has) {
         kept.group = mc_arena_str(call->arena, mc_group_of(o));
+    }
+    if (!writing) {
+        mc_changed(call->m, key->hash);
     }
     bool same_shape = o->size == put->size && o->replica_count == wanted_replicas(put->config) &&
                       !mc_object_on_disk(o);

@@ -34,6 +34,9 @@ enum mc_status mc_remove(struct mc_call *call, const struct mc_key *key, bool fo
     if (status == MC_OK) {
         mc_object_discard(call, shard, o);
     }
+    if (status == MC_OK || status == MC_OBJECT_NOT_FOUND) { /* a disk that is away may have it */
+        mc_changed(call->m, key->hash);
+    }
     mc_lock_release(&shard->lock);
     return status;
 }
@@ -109,6 +112,7 @@ int64_t mc_remove_all(struct mc_call *call, const struct mc_str *tenant, bool fo
         mc_shard_each(shard, remove_one, &all);
         mc_lock_release(&shard->lock);
     }
+    mc_changed_all(call->m, tenant);
     mc_disks_removed_all(call->m);
     return all.removed;
 }
@@ -130,6 +134,7 @@ static enum mc_status replica_clear_locked(struct mc_call *call, struct mc_shard
     }
     if (segment.len == 0) {
         mc_object_erase(call->m, shard, o);
+        mc_changed(call->m, key->hash);
         return MC_OK;
     }
     unsigned cleared = 0;

@@ -126,7 +126,14 @@ void mc_rpc_UnmountLocalDiskSegment(struct mc_call *call, const void *args, void
 void mc_rpc_OffloadObjectHeartbeat(struct mc_call *call, const void *args, void *ret) {
     const struct mw_a_client_flag *a = args;
     struct mw_e_vec *r = ret;
-    r->error = mc_disk_heartbeat(call, a->client, a->flag, &r->value);
+    struct mc_vec items = {0};
+    r->error = mc_disk_heartbeat(call, a->client, a->flag, &items);
+    const struct mw_disk_item *item = items.items;
+    struct mw_disk_task *tasks = mc_arena_alloc(call->arena, (items.count + 1) * sizeof(*tasks));
+    for (size_t i = 0; i < items.count; i++) {
+        tasks[i] = (struct mw_disk_task){item[i].tenant, item[i].key, item[i].size};
+    }
+    r->value = (struct mc_vec){tasks, items.count};
 }
 
 void mc_rpc_ReportSsdCapacity(struct mc_call *call, const void *args, void *ret) {

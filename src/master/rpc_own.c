@@ -10,3 +10,15 @@ void mc_rpc_ListKeys(struct mc_call *call, const void *args, void *ret) {
     r->error = mc_master_list(call->m, a->tenant, a->prefix, a->after, a->limit, call->arena,
                               &r->value.keys, &r->value.next);
 }
+
+void mc_rpc_TakeOffloads(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_client_flag *a = args;
+    struct mw_e_vec *r = ret;
+    r->error = mc_disk_heartbeat(call, a->client, a->flag, &r->value);
+}
+
+void mc_rpc_OnDisk(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_on_disk *a = args;
+    struct mw_e_vec *r = ret;
+    r->error = mc_disk_holds(call, a, &r->value);
+}

@@ -17,7 +17,9 @@ struct mc_tier_backend_ops {
     void (*put)(struct mc_tier_backend *backend, struct mc_tier_item *items, size_t count);
     void (*read)(struct mc_tier_backend *backend, struct mc_tier_read *reads, size_t count);
     bool (*find)(struct mc_tier_backend *backend, struct mc_str key, uint64_t *size);
-    enum mc_status (*remove)(struct mc_tier_backend *backend, struct mc_str key);
+    /* *removed: how many were there. */
+    enum mc_status (*remove)(struct mc_tier_backend *backend, const struct mc_str *keys,
+                             size_t count, size_t *removed);
     enum mc_status (*clear)(struct mc_tier_backend *backend);
     void (*scan)(struct mc_tier_backend *backend,
                  bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx);

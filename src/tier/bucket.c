@@ -8,8 +8,9 @@
  * readers of the format do not look at, so that it can be read with O_DIRECT to its end.
  *
  * Eviction drops whole buckets: the .meta goes first, so that what is left over after a crash is an
- * orphan. A removed key is taken out of its .meta, else it would be back with the next start; when
- * no key is left the bucket goes.
+ * orphan. A key that is removed or about to be replaced is first taken out of its .meta, else what
+ * it held would be back with the next start that can no longer read the newer bucket; when no key
+ * is left the bucket goes. For the same reason a bucket that a start cannot read is deleted.
  *
  * Invariant: used_bytes is the sum of disk_bytes over the list of buckets; each live entry is in
  * the index and belongs to a bucket in the list.
@@ -123,6 +124,8 @@ void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struc
     }
     bucket->live = 0;
     bucket->dead = true;
+    b->behind_count -= bucket->behind;
+    bucket->behind = false;
     mc_list_del(&bucket->link);
     mc_tier_order_removed(&b->order, (uint64_t)bucket->id);
     b->bucket_count--;
@@ -139,6 +142,65 @@ void bucket_unuse_locked(struct bucket *bucket) {
     }
 }
 
+/* ---- taking keys out ---- */
+
+/* One whose .meta is behind, in use; NULL = there is none. */
+static struct bucket *take_behind(struct bucket_backend *b) {
+    struct bucket *bucket = NULL;
+    pthread_mutex_lock(&b->lock);
+    for (struct mc_list *at = b->buckets.next; b->behind_count > 0 && at != &b->buckets;
+         at = at->next) {
+        bucket = mc_container_of(at, struct bucket, link);
+        if (bucket->behind) {
+            bucket->behind = false;
+            b->behind_count--;
+            bucket->users++;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&b->lock);
+    return bucket;
+}
+
+static enum mc_status catch_up(struct bucket_backend *b) {
+    struct mc_buf path = {0};
+    enum mc_status status = MC_OK;
+    for (struct bucket *bucket; status == MC_OK && (bucket = take_behind(b)) != NULL;) {
+        status = bucket_rewrite_meta(b, bucket);
+        pthread_mutex_lock(&b->lock);
+        bucket->behind = status != MC_OK && !bucket->dead;
+        b->behind_count += bucket->behind;
+        bucket_unuse_locked(bucket);
+        pthread_mutex_unlock(&b->lock);
+    }
+    if (status == MC_OK && b->names_behind) {
+        status = mc_file_sync_names(bucket_path(b, 0, ".meta", &path));
+        b->names_behind = status != MC_OK;
+    }
+    mc_buf_free(&path);
+    return status;
+}
+
+enum mc_status bucket_forget(struct bucket_backend *b, const struct mc_str *keys, size_t count,
+                             struct mc_buf *lost) {
+    pthread_mutex_lock(&b->lock);
+    for (size_t i = 0; i < count; i++) {
+        struct mc_tier_entry *e = mc_tier_index_find(&b->index, keys[i]);
+        if (e == NULL) {
+            continue;
+        }
+        struct bucket *owner = e->file;
+        mc_tier_lost_add(lost, keys[i]);
+        mc_tier_index_remove(&b->index, e);
+        b->names_behind = b->names_behind || owner->live == 1; /* it goes */
+        b->behind_count += !owner->behind;
+        owner->behind = true;
+        bucket_entry_dropped_locked(b, e);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return catch_up(b);
+}
+
 /* ---- questions and removals ---- */
 
 static bool bucket_find(struct mc_tier_backend *face, struct mc_str key, uint64_t *size) {
@@ -152,25 +214,15 @@ static bool bucket_find(struct mc_tier_backend *face, struct mc_str key, uint64_
     return e != NULL;
 }
 
-static enum mc_status bucket_remove(struct mc_tier_backend *face, struct mc_str key) {
+static enum mc_status bucket_remove(struct mc_tier_backend *face, const struct mc_str *keys,
+                                    size_t count, size_t *removed) {
     struct bucket_backend *b = (struct bucket_backend *)face;
-    enum mc_status status = MC_OBJECT_NOT_FOUND;
+    struct mc_buf gone = {0};
     pthread_mutex_lock(&b->put_lock); /* one writer of .meta files */
-    pthread_mutex_lock(&b->lock);
-    struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
-    if (e != NULL) {
-        struct bucket *owner = e->file;
-        mc_tier_index_remove(&b->index, e);
-        owner->users++;
-        bucket_entry_dropped_locked(b, e);
-        bool rewrite = !owner->dead;
-        pthread_mutex_unlock(&b->lock);
-        status = rewrite ? bucket_rewrite_meta(b, owner) : MC_OK;
-        pthread_mutex_lock(&b->lock);
-        bucket_unuse_locked(owner);
-    }
-    pthread_mutex_unlock(&b->lock);
+    enum mc_status status = bucket_forget(b, keys, count, &gone);
     pthread_mutex_unlock(&b->put_lock);
+    *removed = mc_tier_lost_count(&gone);
+    mc_buf_free(&gone);
     return status;
 }
 
@@ -182,8 +234,10 @@ static enum mc_status bucket_clear(struct mc_tier_backend *face) {
         bucket_retire_locked(b, mc_container_of(b->buckets.next, struct bucket, link), NULL);
     }
     pthread_mutex_unlock(&b->lock);
+    b->names_behind = true;
+    enum mc_status status = catch_up(b);
     pthread_mutex_unlock(&b->put_lock);
-    return MC_OK;
+    return status;
 }
 
 static void bucket_each(struct mc_tier_backend *face,
@@ -196,7 +250,7 @@ static void bucket_each(struct mc_tier_backend *face,
         for (size_t i = 0; i < bucket->count && going_on; i++) {
             const struct mc_tier_entry *e = bucket->entries[i];
             struct mc_tier_found found = {mc_tier_entry_key(e), e->size, bucket->id,
-                                          (int64_t)e->offset};
+                                          (int64_t)e->offset, e->tag};
             going_on = !e->live || fn(ctx, &found);
         }
     }

@@ -19,6 +19,7 @@ struct bucket {
     size_t count, live;
     unsigned users; /* readers that have it; the last one frees a dead bucket */
     bool dead;      /* its files are gone, or going */
+    bool behind;    /* its .meta still names a key that was taken out */
     bool direct;    /* how fd was opened */
     int fd;         /* for reading; -1 = not opened yet */
 };
@@ -34,11 +35,12 @@ struct bucket_backend {
     void *staging;
     struct mc_file_ring *put_ring;
     int64_t next_id;
+    bool names_behind; /* a file was unlinked that must not come back */
 
     pthread_mutex_t lock; /* leaf, not held while data is read or written: guards what follows */
     struct mc_tier_index index;
     struct mc_list buckets;
-    size_t bucket_count;
+    size_t bucket_count, behind_count;
     uint64_t used_bytes;
     struct mc_tier_stats stats;
     struct mc_tier_order order; /* of buckets, by id */
@@ -61,6 +63,12 @@ void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struc
 void bucket_unuse_locked(struct bucket *bucket); /* the end of users++ */
 /* The entry is out of the index; a bucket without live entries goes. Needs the lock. */
 void bucket_entry_dropped_locked(struct bucket_backend *b, struct mc_tier_entry *entry);
+
+/* Takes the keys out, on disk as well: when this has succeeded no start finds what they held. Those
+ * that were there are added to `lost`. When it fails the next call tries again what this one could
+ * not. Needs put_lock. */
+enum mc_status bucket_forget(struct bucket_backend *b, const struct mc_str *keys, size_t count,
+                             struct mc_buf *lost);
 
 /* bucket_scan.c: reads the directory; drops what is not whole. */
 enum mc_status bucket_recover(struct bucket_backend *b);

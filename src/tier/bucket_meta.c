@@ -9,7 +9,9 @@
 
 #include "tier/proto.h"
 
-#define TRAILER_MAGIC "MCTIERC1"
+#define TRAILER_MAGIC   "MCTIERC2"
+#define OLD_TRAILER     "MCTIERC1"
+#define OLD_TRAILER_ROW 12u
 
 #define FIELD_DATA_SIZE  1u
 #define FIELD_KEY        2u
@@ -126,17 +128,24 @@ void mc_bucket_trailer_encode(struct mc_tier_entry *const *entries, size_t count
     mc_put_le(out, count, 4);
     for (size_t i = 0; i < count; i++) {
         mc_put_le(out, entries[i]->offset, 8);
+        mc_put_le(out, entries[i]->tag, 8);
         mc_put_le(out, entries[i]->crc, 4);
     }
     mc_put_le(out, mc_tier_crc(out->data + begin, out->len - begin), 4);
 }
 
+static bool is_old(struct mc_str text) {
+    return memcmp(text.ptr, OLD_TRAILER, 8) == 0;
+}
+
 size_t mc_bucket_trailer_rows(struct mc_str text) {
-    if (text.len < MC_BUCKET_TRAILER_HEAD || memcmp(text.ptr, TRAILER_MAGIC, 8) != 0) {
+    if (text.len < MC_BUCKET_TRAILER_HEAD ||
+        (memcmp(text.ptr, TRAILER_MAGIC, 8) != 0 && !is_old(text))) {
         return 0;
     }
     uint64_t rows = mc_get_le(text.ptr + 8, 4);
-    uint64_t bytes = mc_bucket_trailer_bytes(rows);
+    uint64_t row = is_old(text) ? OLD_TRAILER_ROW : MC_BUCKET_TRAILER_ROW;
+    uint64_t bytes = MC_BUCKET_TRAILER_HEAD + rows * row + 4;
     if (bytes > text.len ||
         mc_tier_crc(text.ptr, bytes - 4) != mc_get_le(text.ptr + bytes - 4, 4)) {
         return 0;
@@ -144,14 +153,16 @@ size_t mc_bucket_trailer_rows(struct mc_str text) {
     return rows;
 }
 
-bool mc_bucket_trailer_find(struct mc_str text, size_t rows, uint64_t offset, uint32_t *crc) {
-    size_t low = 0, high = rows;
+bool mc_bucket_trailer_find(struct mc_str text, size_t rows, uint64_t offset, uint32_t *crc,
+                            uint64_t *tag) {
+    size_t low = 0, high = rows, width = is_old(text) ? OLD_TRAILER_ROW : MC_BUCKET_TRAILER_ROW;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        const char *row = text.ptr + MC_BUCKET_TRAILER_HEAD + middle * MC_BUCKET_TRAILER_ROW;
+        const char *row = text.ptr + MC_BUCKET_TRAILER_HEAD + middle * width;
         uint64_t at = mc_get_le(row, 8);
         if (at == offset) {
-            *crc = (uint32_t)mc_get_le(row + 8, 4);
+            *tag = is_old(text) ? 0 : mc_get_le(row + 8, 8);
+            *crc = (uint32_t)mc_get_le(row + width - 4, 4);
             return true;
         }
         low = at < offset ? middle + 1 : low;

@@ -5,9 +5,10 @@
  * and nothing else, since upstream's reader deletes a bucket whose .meta has a field that it does
  * not know. Checksums lie therefore in the .bucket, behind the records, where readers of the format
  * do not look: the trailer
- *     "MCTIERC1", u32 count, count times { u64 offset of the record, u32 CRC-32C of the value },
- *     u32 CRC-32C of all that
- * in little-endian order, records by offset. Private to the room.
+ *     "MCTIERC2", u32 count, count times { u64 offset of the record, u64 tag, u32 CRC-32C of the
+ *     value }, u32 CRC-32C of all that
+ * in little-endian order, records by offset. "MCTIERC1" is the same without tags. Private to the
+ * room.
  */
 #ifndef MC_TIER_BUCKET_META_H
 #define MC_TIER_BUCKET_META_H
@@ -31,7 +32,7 @@ MC_MUST_USE enum mc_status mc_bucket_meta_decode(struct mc_str text, struct mc_a
                                                  struct mc_bucket_meta *out);
 
 #define MC_BUCKET_TRAILER_HEAD 12u
-#define MC_BUCKET_TRAILER_ROW  12u
+#define MC_BUCKET_TRAILER_ROW  20u
 static inline uint64_t mc_bucket_trailer_bytes(uint64_t count) {
     return MC_BUCKET_TRAILER_HEAD + count * MC_BUCKET_TRAILER_ROW + 4;
 }
@@ -40,7 +41,8 @@ void mc_bucket_trailer_encode(struct mc_tier_entry *const *entries, size_t count
                               struct mc_buf *out);
 /* How many rows; 0 when `text` does not begin with a whole trailer. */
 size_t mc_bucket_trailer_rows(struct mc_str text);
-/* The checksum of the record at `offset`; false when there is none among the rows. */
-bool mc_bucket_trailer_find(struct mc_str text, size_t rows, uint64_t offset, uint32_t *crc);
+/* The checksum and the tag of the record at `offset`; false when it is not among the rows. */
+bool mc_bucket_trailer_find(struct mc_str text, size_t rows, uint64_t offset, uint32_t *crc,
+                            uint64_t *tag);
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * Writing buckets: a batch is cut into buckets, each is staged, written with io_uring, synced,
- * described by its .meta and only then published. See tier/bucket.c.
+ * described by its .meta and only then published. What its keys held before is taken out of the
+ * older buckets first. See tier/bucket.c.
  *
  * Values are copied once, into the staging memory, because a key lies before each and O_DIRECT
  * wants whole aligned blocks; copying and summing go on while the disk writes.
@@ -216,6 +217,7 @@ static struct bucket *describe(int64_t id, struct mc_tier_item *const *items, si
         e->file = bucket;
         e->offset = at;
         e->size = items[i]->size;
+        e->tag = items[i]->tag;
         bucket->entries[i] = e;
         meta->objects[i] = (struct mc_bucket_object){items[i]->key, at, e->size};
         at += items[i]->key.len + items[i]->size;
@@ -249,9 +251,21 @@ static void settle(struct bucket_backend *b, struct bucket *bucket, enum mc_stat
     mc_buf_free(&path);
 }
 
+/* What the keys hold until now goes first. */
+static enum mc_status supersede(struct bucket_backend *b, struct mc_tier_item *const *items,
+                                size_t count, struct mc_buf *lost) {
+    struct mc_str *keys = mc_alloc((count + 1) * sizeof(*keys));
+    for (size_t i = 0; i < count; i++) {
+        keys[i] = items[i]->key;
+    }
+    enum mc_status status = bucket_forget(b, keys, count, lost);
+    free(keys);
+    return status;
+}
+
 static enum mc_status put_one(struct bucket_backend *b, struct mc_tier_item *const *items,
                               size_t count) {
-    struct mc_buf path = {0};
+    struct mc_buf path = {0}, lost = {0};
     struct mc_bucket_meta meta = {.objects = mc_zalloc(count * sizeof(*meta.objects))};
     struct bucket *bucket = describe(b->next_id++, items, count, &meta);
     enum mc_status status = MC_FILE_WRITE_FAIL;
@@ -259,7 +273,10 @@ static enum mc_status put_one(struct bucket_backend *b, struct mc_tier_item *con
         bucket_discard(bucket);
         goto done;
     }
-    status = write_data(b, bucket, items, &path);
+    status = supersede(b, items, count, &lost);
+    if (status == MC_OK) {
+        status = write_data(b, bucket, items, &path);
+    }
     if (status == MC_OK) {
         status = write_meta(b, bucket->id, &meta);
     }
@@ -268,7 +285,11 @@ static enum mc_status put_one(struct bucket_backend *b, struct mc_tier_item *con
         items[i]->offset = (int64_t)bucket->entries[i]->offset;
     }
     settle(b, bucket, status);
+    if (status != MC_OK) {
+        mc_tier_lost_tell(b->config, &lost);
+    }
 done:
+    mc_buf_free(&lost);
     free(meta.objects);
     mc_buf_free(&path);
     return status;

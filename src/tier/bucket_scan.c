@@ -1,9 +1,12 @@
 /*
  * What a directory of buckets holds, at the start. See tier/bucket.c.
  *
- * Buckets are taken in the order of their ids, so that of a key that was written twice the later
- * bytes count. An object that its file is too short for is not taken; a .meta that cannot be
- * understood loses its bucket, and only that. Files of other names are left alone.
+ * Buckets are taken in the order of their ids, so that of a key that was written twice (by
+ * upstream; ours is taken out of the older one) the later bytes count. An object that its file is
+ * too short for is not taken; a .meta that cannot be read or understood loses its bucket, and only
+ * that: were it passed over, the next start might read it and bring back what was removed or
+ * replaced meanwhile. Files that may not be opened, which is a mistake of who set this up, end the
+ * start. Files of other names are left alone.
  */
 #include "tier/bucket.h"
 
@@ -95,20 +98,27 @@ static enum mc_status list_directory(struct bucket_backend *b, struct listing *l
     return MC_OK;
 }
 
-static void delete_file(const struct bucket_backend *b, int64_t id, const char *suffix,
-                        const char *why) {
+static enum mc_status delete_file(const struct bucket_backend *b, int64_t id, const char *suffix,
+                                  const char *why) {
     struct mc_buf path = {0};
+    enum mc_status status = MC_OK;
     const char *name = bucket_path(b, id, suffix, &path);
     mc_warn("a file of the SSD tier is deleted: path=%s reason=\"%s\"", name, why);
-    (void)unlink(name);
+    if (unlink(name) != 0 && errno != ENOENT) {
+        mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"", name,
+                 errno, strerror(errno));
+        status = MC_FILE_WRITE_FAIL;
+    }
     mc_buf_free(&path);
+    return status;
 }
 
 static void delete_orphans(const struct bucket_backend *b, const struct listing *list) {
     for (size_t i = 0; i < list->data_count; i++) {
         if (list->meta_count == 0 || bsearch(&list->datas[i], list->metas, list->meta_count,
                                              sizeof(int64_t), by_id) == NULL) {
-            delete_file(b, list->datas[i], ".bucket", "it was never finished");
+            /* one that stays is an orphan again next time */
+            (void)delete_file(b, list->datas[i], ".bucket", "it was never finished");
         }
     }
 }
@@ -131,23 +141,22 @@ static struct bucket *take(int64_t id, const struct mc_bucket_meta *meta, uint64
         e->file = bucket;
         e->offset = o->offset;
         e->size = o->size;
-        e->has_crc = rows > 0 && mc_bucket_trailer_find(trailer, rows, o->offset, &e->crc);
+        e->has_crc = rows > 0 && mc_bucket_trailer_find(trailer, rows, o->offset, &e->crc, &e->tag);
         bucket->entries[bucket->count++] = e;
     }
     return bucket;
 }
 
-/* What is behind the records, where our trailer may be. False when the disk does not give it: to go
- * on without checksums would let its next fault pass for data. */
-static bool read_trailer(const char *path, uint64_t from, uint64_t file_bytes, struct mc_buf *out) {
+/* What is behind the records, where our trailer may be. It is a failure when the disk does not give
+ * it: to go on without checksums would let its next fault pass for data. */
+static enum mc_status read_trailer(const char *path, uint64_t from, uint64_t file_bytes,
+                                   struct mc_buf *out) {
     int fd;
     bool direct;
     if (from >= file_bytes || file_bytes - from > TRAILER_MAX_BYTES) {
-        return true; /* upstream's files end with the records */
+        return MC_OK; /* upstream's files end with the records */
     }
-    if (mc_file_open(path, O_RDONLY, false, &fd, &direct) != MC_OK) {
-        return false;
-    }
+    MC_TRY(mc_file_open(path, O_RDONLY, false, &fd, &direct));
     mc_buf_reserve(out, file_bytes - from);
     ssize_t got = pread(fd, out->data, file_bytes - from, (off_t)from);
     out->len = got > 0 ? (size_t)got : 0;
@@ -157,28 +166,37 @@ static bool read_trailer(const char *path, uint64_t from, uint64_t file_bytes, s
         mc_error("the checksums of a bucket cannot be read: path=%s errno=%d reason=\"%s\"", path,
                  error, strerror(error));
     }
-    return got >= 0;
+    return got >= 0 ? MC_OK : MC_FILE_READ_FAIL;
 }
 
-static void load(struct bucket_backend *b, int64_t id, struct mc_arena *arena) {
+/* The .meta first, so that a crash leaves an orphan. */
+static enum mc_status delete_bucket(const struct bucket_backend *b, int64_t id, const char *why) {
+    MC_TRY(delete_file(b, id, ".meta", why));
+    return delete_file(b, id, ".bucket", why);
+}
+
+static enum mc_status load(struct bucket_backend *b, int64_t id, struct mc_arena *arena) {
     struct mc_buf path = {0}, text = {0}, trailer = {0};
     struct mc_bucket_meta meta;
     struct stat info;
     if (stat(bucket_path(b, id, ".bucket", &path), &info) != 0) {
-        delete_file(b, id, ".meta", "its .bucket is gone");
+        return errno == ENOENT ? delete_file(b, id, ".meta", "its .bucket is gone")
+                               : MC_FILE_OPEN_FAIL;
+    }
+    enum mc_status status =
+        mc_file_read_all(bucket_path(b, id, ".meta", &path), META_MAX_BYTES, &text);
+    if (status == MC_OK) {
+        status = mc_bucket_meta_decode((struct mc_str){text.data, text.len}, arena, &meta);
+    }
+    if (status == MC_OK) {
+        status = read_trailer(bucket_path(b, id, ".bucket", &path), meta.data_size,
+                              (uint64_t)info.st_size, &trailer);
+    }
+    if (status != MC_OK) {
+        status = status == MC_FILE_OPEN_FAIL
+                     ? status
+                     : delete_bucket(b, id, "it cannot be read, or not be understood");
         goto done;
-    }
-    if (mc_file_read_all(bucket_path(b, id, ".meta", &path), META_MAX_BYTES, &text) != MC_OK) {
-        goto done; /* said in the log; perhaps the next start can read it */
-    }
-    if (mc_bucket_meta_decode((struct mc_str){text.data, text.len}, arena, &meta) != MC_OK) {
-        delete_file(b, id, ".meta", "it cannot be understood");
-        delete_file(b, id, ".bucket", "its .meta cannot be understood");
-        goto done;
-    }
-    if (!read_trailer(bucket_path(b, id, ".bucket", &path), meta.data_size, (uint64_t)info.st_size,
-                      &trailer)) {
-        goto done; /* as above */
     }
     struct bucket *bucket =
         take(id, &meta, (uint64_t)info.st_size, (struct mc_str){trailer.data, trailer.len});
@@ -190,8 +208,7 @@ static void load(struct bucket_backend *b, int64_t id, struct mc_arena *arena) {
     bucket->disk_bytes = bucket_size_on_disk(b, id);
     if (bucket->count == 0) {
         bucket_discard(bucket);
-        delete_file(b, id, ".meta", "it holds no whole object");
-        delete_file(b, id, ".bucket", "it holds no whole object");
+        status = delete_bucket(b, id, "it holds no whole object");
         goto done;
     }
     pthread_mutex_lock(&b->lock);
@@ -201,6 +218,7 @@ done:
     mc_buf_free(&path);
     mc_buf_free(&text);
     mc_buf_free(&trailer);
+    return status;
 }
 
 enum mc_status bucket_recover(struct bucket_backend *b) {
@@ -209,10 +227,16 @@ enum mc_status bucket_recover(struct bucket_backend *b) {
     enum mc_status status = list_directory(b, &list);
     if (status == MC_OK) {
         delete_orphans(b, &list);
-        for (size_t i = 0; i < list.meta_count; i++) {
-            load(b, list.metas[i], &arena);
+        for (size_t i = 0; i < list.meta_count && status == MC_OK; i++) {
+            status = load(b, list.metas[i], &arena);
             mc_arena_reset(&arena);
         }
+        struct mc_buf path = {0};
+        if (status == MC_OK &&
+            list.data_count + list.meta_count > 0) { /* what was deleted stays so */
+            status = mc_file_sync_names(bucket_path(b, 0, ".meta", &path));
+        }
+        mc_buf_free(&path);
         int64_t seed = (int64_t)(mc_clock_system()->wall_ms(mc_clock_system()) / 1000)
                        << ID_SECOND_BITS;
         int64_t last = list.meta_count > 0 ? list.metas[list.meta_count - 1] : 0;

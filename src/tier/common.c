@@ -112,6 +112,16 @@ void mc_tier_lost_add(struct mc_buf *lost, struct mc_str key) {
     mc_buf_append(lost, key.ptr, key.len);
 }
 
+size_t mc_tier_lost_count(const struct mc_buf *lost) {
+    size_t count = 0;
+    for (size_t at = 0; at < lost->len; count++) {
+        uint32_t len;
+        memcpy(&len, lost->data + at, sizeof(len));
+        at += sizeof(len) + len;
+    }
+    return count;
+}
+
 void mc_tier_lost_tell(const struct mc_tier_config *config, const struct mc_buf *lost) {
     for (size_t at = 0; config->lost != NULL && at < lost->len;) {
         uint32_t len;

@@ -47,6 +47,7 @@ bool mc_tier_order_victim(struct mc_tier_order *order, uint64_t *unit);
 /* ---- keys that were given up: (u32 length, bytes) one behind the other ---- */
 
 void mc_tier_lost_add(struct mc_buf *lost, struct mc_str key);
+size_t mc_tier_lost_count(const struct mc_buf *lost);
 /* Tells config->lost of them; without locks. */
 void mc_tier_lost_tell(const struct mc_tier_config *config, const struct mc_buf *lost);
 

@@ -15,6 +15,7 @@ struct mc_tier_entry {
     uint64_t hash;
     uint64_t offset; /* of the record, which begins with the key */
     uint64_t size;   /* of the value */
+    uint64_t tag;    /* the caller's; 0 = none */
     uint64_t disk;   /* bytes that it alone takes on disk; 0 where it shares a file */
     uint64_t seq;    /* tells this entry from an earlier one of the same key */
     uint32_t crc;    /* CRC-32C of the value */

@@ -77,16 +77,20 @@ static bool offset_find(struct mc_tier_backend *face, struct mc_str key, uint64_
     return e != NULL;
 }
 
-static enum mc_status offset_remove(struct mc_tier_backend *face, struct mc_str key) {
+static enum mc_status offset_remove(struct mc_tier_backend *face, const struct mc_str *keys,
+                                    size_t count, size_t *removed) {
     struct offset_backend *b = (struct offset_backend *)face;
     pthread_mutex_lock(&b->put_lock);
     pthread_mutex_lock(&b->lock);
-    struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
-    if (e != NULL) {
-        offset_drop_locked(b, e);
+    for (size_t i = 0; i < count; i++) {
+        struct mc_tier_entry *e = mc_tier_index_find(&b->index, keys[i]);
+        if (e != NULL) {
+            offset_drop_locked(b, e);
+            (*removed)++;
+        }
     }
     pthread_mutex_unlock(&b->lock);
-    enum mc_status status = e != NULL ? offset_checkpoint(b) : MC_OBJECT_NOT_FOUND;
+    enum mc_status status = *removed > 0 ? offset_checkpoint(b) : MC_OK;
     pthread_mutex_unlock(&b->put_lock);
     return status;
 }
@@ -112,7 +116,7 @@ static void offset_each(struct mc_tier_backend *face,
     uint64_t cursor = 0;
     pthread_mutex_lock(&b->lock);
     for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
-        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, 0, (int64_t)e->offset};
+        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, 0, (int64_t)e->offset, e->tag};
         if (!fn(ctx, &found)) {
             break;
         }

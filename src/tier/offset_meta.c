@@ -256,6 +256,24 @@ bool mc_record_decode(const char bytes[MC_RECORD_HEAD], uint64_t room, struct mc
     return true;
 }
 
+#define TAG_MAGIC "MCTG"
+#define TAG_BYTES 12u
+
+void mc_record_put_tag(char *head, uint64_t key_len, uint64_t tag) {
+    uint64_t at = MC_RECORD_HEAD + key_len;
+    if (tag != 0 && at + TAG_BYTES <= mc_record_value_at(key_len)) {
+        memcpy(head + at, TAG_MAGIC, 4);
+        put_word(head + at + 4, tag, 8);
+    }
+}
+
+uint64_t mc_record_tag(const char *head, size_t have, uint64_t key_len) {
+    uint64_t at = MC_RECORD_HEAD + key_len;
+    bool there = at + TAG_BYTES <= mc_min_u64(have, mc_record_value_at(key_len)) &&
+                 memcmp(head + at, TAG_MAGIC, 4) == 0;
+    return there ? mc_get_le(head + at + 4, 8) : 0;
+}
+
 uint32_t mc_record_crc(const struct mc_record *r, const char *key, const void *value) {
     char head[MC_RECORD_HEAD];
     mc_record_encode(r, head);

@@ -13,6 +13,8 @@
  * And a record of kv_cache.data:
  *     u32 key_len, u32 value_len, u64 seq, u32 flags (1 = has a checksum), u32 CRC-32C of the 20
  *     bytes before it, the key and the value; the key; zeros to a whole block; the value
+ * Where there is room in the zeros, ours has there "MCTG" and a u64, the tag: readers of the format
+ * do not look at them.
  * A record is written with a seq below the insert_seq of the .meta that is written after it.
  * Private to the room.
  */
@@ -51,6 +53,10 @@ static inline uint64_t mc_record_value_at(uint64_t key_len) {
 void mc_record_encode(const struct mc_record *record, char out[MC_RECORD_HEAD]);
 /* False: it cannot be a record in a piece of `room` bytes. */
 bool mc_record_decode(const char bytes[MC_RECORD_HEAD], uint64_t room, struct mc_record *out);
+/* Between the key and the value, of a record whose begin is at `head`; no tag where it does not
+ * fit, or is not among the first `have` bytes. */
+void mc_record_put_tag(char *head, uint64_t key_len, uint64_t tag);
+uint64_t mc_record_tag(const char *head, size_t have, uint64_t key_len);
 uint32_t mc_record_crc(const struct mc_record *record, const char *key, const void *value);
 
 #endif

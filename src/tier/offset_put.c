@@ -75,6 +75,7 @@ static void describe(struct offset_backend *b, struct writing *w, struct mc_buf 
     pthread_mutex_unlock(&b->lock);
     e->disk = name;
     e->size = item->size;
+    e->tag = item->tag;
     e->has_crc = true;
     struct mc_record record = {.key_len = e->key_len,
                                .value_len = (uint32_t)e->size,
@@ -149,6 +150,7 @@ static void stage_record(struct offset_backend *b, struct staged *s, struct writ
     char *head = mc_zalloc(head_bytes);
     mc_record_encode(&record, head);
     memcpy(head + MC_RECORD_HEAD, e->key, e->key_len);
+    mc_record_put_tag(head, e->key_len, e->tag);
     stage(b, s, w, &at, head, head_bytes);
     free(head);
     stage(b, s, w, &at, w->item->value, w->item->size);

@@ -93,6 +93,7 @@ static struct mc_tier_entry *read_entry(struct offset_backend *b, struct mc_exte
         e->offset = at;
         e->crc = r.crc;
         e->has_crc = (r.flags & MC_RECORD_HAS_CRC) != 0;
+        e->tag = mc_record_tag(head, (size_t)got, r.key_len);
     }
     free(key);
     return e;

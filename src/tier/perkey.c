@@ -52,24 +52,28 @@ void perkey_drop_locked(struct perkey_backend *b, struct mc_tier_entry *entry) {
 struct crc_attribute {
     uint32_t crc, reserved;
     int64_t seconds, nanoseconds; /* of the file's last change */
+    uint64_t tag;                 /* not there in what earlier versions wrote */
 };
 
-bool perkey_get_crc(int fd, uint32_t *crc) {
-    struct crc_attribute a;
+bool perkey_get_crc(int fd, struct mc_tier_entry *entry) {
+    struct crc_attribute a = {0};
     struct stat info;
-    if (fgetxattr(fd, CRC_NAME, &a, sizeof(a)) != sizeof(a) || fstat(fd, &info) != 0 ||
+    ssize_t got = fgetxattr(fd, CRC_NAME, &a, sizeof(a));
+    if ((got != sizeof(a) && got != offsetof(struct crc_attribute, tag)) || fstat(fd, &info) != 0 ||
         a.seconds != info.st_mtim.tv_sec || a.nanoseconds != info.st_mtim.tv_nsec) {
         return false;
     }
-    *crc = a.crc;
+    entry->crc = a.crc;
+    entry->tag = a.tag;
     return true;
 }
 
-void perkey_set_crc(int fd, uint32_t crc) {
+void perkey_set_crc(int fd, const struct mc_tier_entry *entry) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     struct stat info;
     if (fstat(fd, &info) == 0) {
-        struct crc_attribute a = {crc, 0, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+        struct crc_attribute a = {entry->crc, 0, info.st_mtim.tv_sec, info.st_mtim.tv_nsec,
+                                  entry->tag};
         if (fsetxattr(fd, CRC_NAME, &a, sizeof(a), 0) == 0) {
             return;
         }
@@ -94,30 +98,57 @@ static bool perkey_find(struct mc_tier_backend *face, struct mc_str key, uint64_
     return e != NULL;
 }
 
-static enum mc_status unlink_key(struct perkey_backend *b, struct mc_str key) {
-    struct mc_buf path = {0};
-    mc_key_path(mc_str_from(b->directory.data), key, &path);
-    enum mc_status status = MC_OK;
-    if (unlink(mc_buf_cstr(&path)) != 0 && errno != ENOENT) {
+static enum mc_status unlink_key(struct perkey_backend *b, struct mc_str key, struct mc_buf *path) {
+    mc_buf_clear(path);
+    mc_key_path(mc_str_from(b->directory.data), key, path);
+    if (unlink(mc_buf_cstr(path)) != 0 && errno != ENOENT) {
         mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",
-                 path.data, errno, strerror(errno));
-        status = MC_FILE_WRITE_FAIL;
+                 path->data, errno, strerror(errno));
+        return MC_FILE_WRITE_FAIL;
     }
+    return MC_OK;
+}
+
+static enum mc_status perkey_remove(struct mc_tier_backend *face, const struct mc_str *keys,
+                                    size_t count, size_t *removed) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    enum mc_status status = MC_OK;
+    struct mc_buf path = {0};
+    pthread_mutex_lock(&b->put_lock); /* else a new file of the key might be deleted */
+    for (size_t i = 0; i < count; i++) {
+        pthread_mutex_lock(&b->lock);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->index, keys[i]);
+        if (e != NULL) {
+            perkey_drop_locked(b, e);
+        }
+        pthread_mutex_unlock(&b->lock);
+        if (e != NULL) {
+            enum mc_status one = unlink_key(b, keys[i], &path);
+            one = one == MC_OK ? mc_file_sync_names(path.data) : one;
+            status = status == MC_OK ? one : status;
+            (*removed)++;
+        }
+    }
+    pthread_mutex_unlock(&b->put_lock);
     mc_buf_free(&path);
     return status;
 }
 
-static enum mc_status perkey_remove(struct mc_tier_backend *face, struct mc_str key) {
-    struct perkey_backend *b = (struct perkey_backend *)face;
-    pthread_mutex_lock(&b->put_lock); /* else a new file of the key might be deleted */
-    pthread_mutex_lock(&b->lock);
-    struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
-    if (e != NULL) {
-        perkey_drop_locked(b, e);
+/* What was unlinked does not come back: each of the 256 directories once. */
+static enum mc_status sync_all_names(const struct perkey_backend *b) {
+    enum mc_status status = MC_OK;
+    struct mc_buf path = {0};
+    for (unsigned which = 0; which < 256; which++) {
+        mc_buf_clear(&path);
+        mc_buf_printf(&path, "%s/%c/%c", b->directory.data, 'a' + (int)(which >> 4),
+                      'a' + (int)(which & 15));
+        if (access(mc_buf_cstr(&path), F_OK) == 0) {
+            mc_buf_printf(&path, "/x");
+            enum mc_status one = mc_file_sync_names(mc_buf_cstr(&path));
+            status = status == MC_OK ? one : status;
+        }
     }
-    pthread_mutex_unlock(&b->lock);
-    enum mc_status status = e != NULL ? unlink_key(b, key) : MC_OBJECT_NOT_FOUND;
-    pthread_mutex_unlock(&b->put_lock);
+    mc_buf_free(&path);
     return status;
 }
 
@@ -125,17 +156,20 @@ static enum mc_status perkey_clear(struct mc_tier_backend *face) {
     struct perkey_backend *b = (struct perkey_backend *)face;
     enum mc_status status = MC_OK;
     uint64_t cursor = 0;
+    struct mc_buf path = {0};
     pthread_mutex_lock(&b->put_lock);
     pthread_mutex_lock(&b->lock);
     for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
-        enum mc_status one = unlink_key(b, mc_tier_entry_key(e));
+        enum mc_status one = unlink_key(b, mc_tier_entry_key(e), &path);
         status = status == MC_OK ? one : status;
         perkey_drop_locked(b, e);
         cursor--; /* the one behind it has moved up */
     }
     pthread_mutex_unlock(&b->lock);
+    enum mc_status synced = sync_all_names(b);
     pthread_mutex_unlock(&b->put_lock);
-    return status;
+    mc_buf_free(&path);
+    return status == MC_OK ? synced : status;
 }
 
 static void perkey_each(struct mc_tier_backend *face,
@@ -144,7 +178,7 @@ static void perkey_each(struct mc_tier_backend *face,
     uint64_t cursor = 0;
     pthread_mutex_lock(&b->lock);
     for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
-        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, MC_TIER_NO_BUCKET, 0};
+        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, MC_TIER_NO_BUCKET, 0, e->tag};
         if (!fn(ctx, &found)) {
             break;
         }

@@ -30,8 +30,8 @@ void perkey_publish_locked(struct perkey_backend *b, struct mc_tier_entry *entry
 void perkey_drop_locked(struct perkey_backend *b, struct mc_tier_entry *entry);
 /* The checksum of the value, in an extended attribute beside the time of the file's last change:
  * one that somebody else has written since has none. */
-bool perkey_get_crc(int fd, uint32_t *crc);
-void perkey_set_crc(int fd, uint32_t crc);
+bool perkey_get_crc(int fd, struct mc_tier_entry *entry);
+void perkey_set_crc(int fd, const struct mc_tier_entry *entry);
 
 /* perkey_put.c */
 void perkey_put(struct mc_tier_backend *face, struct mc_tier_item *items, size_t count);

@@ -120,6 +120,7 @@ static void write_one(struct perkey_backend *b, struct writing *w, unsigned numb
     const struct mc_tier_item *item = w->item;
     w->entry = mc_tier_entry_make(item->key);
     w->entry->size = item->size;
+    w->entry->tag = item->tag;
     w->entry->crc = mc_tier_crc(item->value, item->size);
     w->entry->has_crc = true;
     snprintf(w->scratch, sizeof(w->scratch), "%d.%u", (int)getpid(), number);
@@ -216,7 +217,7 @@ static void sync_files(struct perkey_backend *b, struct writing *all, size_t cou
     for (size_t i = 0; i < count; i++) {
         fds[i] = all[i].entry != NULL ? all[i].fd : -1;
         if (fds[i] >= 0) {
-            perkey_set_crc(fds[i], all[i].entry->crc);
+            perkey_set_crc(fds[i], all[i].entry);
         }
     }
     sync_all(b, fds, count, ok);

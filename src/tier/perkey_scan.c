@@ -71,7 +71,7 @@ static struct mc_tier_entry *look_at(struct perkey_backend *b, const char *path,
             entry = mc_tier_entry_make(key);
             entry->size = size;
             entry->disk = (uint64_t)info.st_blocks * 512;
-            entry->has_crc = perkey_get_crc(fd, &entry->crc);
+            entry->has_crc = perkey_get_crc(fd, entry);
             *written = info.st_mtim;
         }
         mc_buf_free(&name);

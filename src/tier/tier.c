@@ -173,7 +173,15 @@ bool mc_tier_find(struct mc_tier *tier, struct mc_str key, uint64_t *size) {
 }
 
 enum mc_status mc_tier_remove(struct mc_tier *tier, struct mc_str key) {
-    return tier->backend->ops->remove(tier->backend, key);
+    size_t removed = 0;
+    MC_TRY(mc_tier_remove_keys(tier, &key, 1, &removed));
+    return removed > 0 ? MC_OK : MC_OBJECT_NOT_FOUND;
+}
+
+enum mc_status mc_tier_remove_keys(struct mc_tier *tier, const struct mc_str *keys, size_t count,
+                                   size_t *removed) {
+    *removed = 0;
+    return tier->backend->ops->remove(tier->backend, keys, count, removed);
 }
 
 enum mc_status mc_tier_clear(struct mc_tier *tier) {

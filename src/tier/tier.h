@@ -65,13 +65,15 @@ struct mc_tier_item {
     struct mc_str key; /* 1 to MC_TIER_KEY_MAX bytes */
     const void *value;
     uint64_t size; /* from 1 */
+    uint64_t tag;  /* of the caller, who finds it again in a scan; 0 = none */
     /* Set by put. Where it lies, in upstream's words for the master. */
     int64_t bucket_id, offset;
     enum mc_status status;
 };
-/* Writes the items; a key that is there is replaced. Each item has its own status: MC_OK = it is on
- * disk and survives a crash; MC_FILE_WRITE_FAIL (a full disk too);
- * MC_INVALID_PARAMS. Returns the first failure. */
+/* Writes the items; a key that is there is replaced, and what it held does not come back, whatever
+ * becomes of the disk: a put that fails may have lost it. Each item has its own status: MC_OK = it
+ * is on disk and survives a crash; MC_FILE_WRITE_FAIL (a full disk too); MC_INVALID_PARAMS. Returns
+ * the first failure. */
 MC_MUST_USE enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items,
                                        size_t count);
 
@@ -99,12 +101,17 @@ void mc_tier_use_memory(struct mc_tier *tier, void *memory, size_t bytes);
 bool mc_tier_find(struct mc_tier *tier, struct mc_str key, uint64_t *size);
 /* Durable: the key does not come back with the next start. MC_OBJECT_NOT_FOUND. */
 MC_MUST_USE enum mc_status mc_tier_remove(struct mc_tier *tier, struct mc_str key);
+/* Many for the price of few; *removed = how many were there. Those of a call that failed are gone
+ * until the next start, which may find them. */
+MC_MUST_USE enum mc_status mc_tier_remove_keys(struct mc_tier *tier, const struct mc_str *keys,
+                                               size_t count, size_t *removed);
 MC_MUST_USE enum mc_status mc_tier_clear(struct mc_tier *tier);
 
 struct mc_tier_found {
     struct mc_str key;
     uint64_t size;
     int64_t bucket_id, offset;
+    uint64_t tag; /* 0: it was put without, or its file has no place for one, as upstream's */
 };
 /* Every object, in no order; fn may not call the tier. Stops when fn returns false. */
 void mc_tier_scan(struct mc_tier *tier, bool (*fn)(void *ctx, const struct mc_tier_found *found),

@@ -299,6 +299,14 @@ MC_STRUCT(a_start_puts, mw_a_start_puts, A(start_puts, client, mc_t_uuid),
           A(start_puts, config, mc_t_replicate_config), A(start_puts, tenant, mc_t_str),
           A(start_puts, upsert, mc_t_bool), A(start_puts, ttl_ms, mc_t_u64),
           A(start_puts, condition, mc_t_u8), A(start_puts, expected, t_u64s));
+MC_STRUCT(t_disk_item, mw_disk_item, F(mw_disk_item, tenant, mc_t_str),
+          F(mw_disk_item, key, mc_t_str), F(mw_disk_item, size, mc_t_i64),
+          F(mw_disk_item, version, mc_t_u64));
+MC_VEC_OF(t_disk_items, t_disk_item);
+MC_EXPECTED(e_disk_items, mw_e_vec, t_disk_items);
+MC_STRUCT(a_on_disk, mw_a_on_disk, A(on_disk, client, mc_t_uuid), A(on_disk, endpoint, mc_t_str),
+          A(on_disk, found, mc_t_bool), A(on_disk, items, t_disk_items));
+MC_EXPECTED(e_voids, mw_e_vec, t_e_voids);
 MC_STRUCT(t_object_info, mw_object_info, F(mw_object_info, size, mc_t_u64),
           F(mw_object_info, version, mc_t_u64), F(mw_object_info, checksum, t_opt_u64),
           F(mw_object_info, has_life, mc_t_bool), F(mw_object_info, life_left_ms, mc_t_u64),
@@ -384,6 +392,8 @@ static struct mc_rpc_desc rpcs[MC_MASTER_RPC_COUNT] = {
     SAME(ListKeys, &a_list_keys, &e_key_page),
     SAME(StartPuts, &a_start_puts, &t_e_replicas),
     SAME(Inspect, &a_keys, &t_e_object_infos),
+    SAME(TakeOffloads, &a_client_flag, &e_disk_items),
+    SAME(OnDisk, &a_on_disk, &e_voids),
 };
 
 static const struct mc_rpc_promise promised[] = {

@@ -430,6 +430,18 @@ struct mw_object_info {
     uint32_t replicas;
 };
 MW_EXPECTED(mw_e_object_info, struct mw_object_info);
+struct mw_disk_item {
+    struct mc_str tenant;
+    struct mc_str key;
+    int64_t size;     /* -1: it was not written */
+    uint64_t version; /* of the object; 0 = not known */
+};
+struct mw_a_on_disk {
+    struct mc_uuid client;
+    struct mc_str endpoint;
+    bool found; /* when the disk was mounted; else these are answers to tasks */
+    struct mc_vec items /* mw_disk_item */;
+};
 
 /* ---- the table ---- */
 
@@ -438,7 +450,9 @@ MW_EXPECTED(mw_e_object_info, struct mw_object_info);
 #define MC_MASTER_OWN_RPC_TABLE(X)                                                                 \
     X(ListKeys, struct mw_a_list_keys, struct mw_e_key_page)                                       \
     X(StartPuts, struct mw_a_start_puts, struct mc_vec /* mw_e_vec of mw_replica */)               \
-    X(Inspect, struct mw_a_keys, struct mc_vec /* mw_e_object_info */)
+    X(Inspect, struct mw_a_keys, struct mc_vec /* mw_e_object_info */)                             \
+    X(TakeOffloads, struct mw_a_client_flag, struct mw_e_vec /* mw_disk_item */)                   \
+    X(OnDisk, struct mw_a_on_disk, struct mw_e_vec /* mw_e_void: whether it may stay */)
 
 /* X(Name, argument struct, answer struct). A lone UUID, vector or string parameter has that type
  * itself. */

@@ -78,6 +78,7 @@ static void test_any_trailer(void **state) {
         for (size_t i = 0; i < count; i++) {
             entries[i]->offset = (i > 0 ? entries[i - 1]->offset : 0) + 1 + mc_rng_below(&rng, 99);
             entries[i]->crc = (uint32_t)mc_rng_next(&rng);
+            entries[i]->tag = mc_rng_next(&rng);
         }
         mc_buf_clear(&text);
         mc_bucket_trailer_encode(entries, count, &text);
@@ -93,9 +94,11 @@ static void test_any_trailer(void **state) {
         assert_int_equal(rows, changed ? 0 : count);
         for (size_t i = 0; i < rows; i++) {
             uint32_t crc;
+            uint64_t tag;
             assert_true(mc_bucket_trailer_find((struct mc_str){tight, len}, rows,
-                                               entries[i]->offset, &crc));
+                                               entries[i]->offset, &crc, &tag));
             assert_int_equal(crc, entries[i]->crc);
+            assert_int_equal(tag, entries[i]->tag);
         }
         accepted += rows > 0;
         refused += rows == 0;

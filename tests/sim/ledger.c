@@ -332,6 +332,21 @@ static void spy_replication(struct sim *sim, enum mc_master_rpc rpc, const void 
     }
 }
 
+static void removed(struct sim *sim, struct mc_str name, int32_t error) {
+    if (error == MC_OK || error == MC_OBJECT_NOT_FOUND) {
+        sim_oracle_removed(sim, sim_key_find(name));
+    }
+}
+
+static void spy_removals(struct sim *sim, const struct mw_a_batch_remove *args,
+                         const struct mc_vec *ret) {
+    const struct mc_str *keys = args->keys.items;
+    const struct mw_e_void *answers = ret->items;
+    for (size_t i = 0; i < ret->count; i++) {
+        removed(sim, keys[i], answers[i].error);
+    }
+}
+
 /* Requests that speak of one key or one segment. */
 static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args, const void *ret,
                        uint64_t operation) {
@@ -353,6 +368,13 @@ static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args
         break;
     case MC_RPC_GetReplicaList:
         listed(sim, ((const struct mw_a_key *)args)->key, ret);
+        break;
+    case MC_RPC_Remove:
+        removed(sim, ((const struct mw_a_remove *)args)->key,
+                ((const struct mw_e_void *)ret)->error);
+        break;
+    case MC_RPC_RemoveAll:
+        sim->purged_event = sim->result->events;
         break;
     case MC_RPC_MountSegment:
         mounted(sim, &((const struct mw_a_mount *)args)->segment,
@@ -401,6 +423,9 @@ static void spy(struct sim *sim, enum mc_master_rpc rpc, const void *args, const
         spy_revokes(sim, upserts->client, &upserts->keys, ret);
         break;
     }
+    case MC_RPC_BatchRemove:
+        spy_removals(sim, args, ret);
+        break;
     case MC_RPC_BatchGetReplicaList:
         spy_lists(sim, args, ret);
         break;
@@ -433,6 +458,8 @@ void sim_ledger_master_lost(struct sim *sim) {
         sim->extents[i].known = false;
     }
     memset(sim->writer_of, 0, sizeof(sim->writer_of));
+    memset(sim->changed_event, 0, sizeof(sim->changed_event));
+    sim->purged_event = 0;
 }
 
 /* A late mount by a process that has died takes the place of the live one's segment until its next

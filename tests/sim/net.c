@@ -58,7 +58,6 @@ static bool may_be_doubled(const struct call *call) {
     case MC_RPC_CreateMoveTask:
     case MC_RPC_MountSegment:
     case MC_RPC_ReMountSegment:
-    case MC_RPC_NotifyOffloadSuccess:
         return false;
     default:
         return true;
@@ -194,11 +193,7 @@ static void carry_out(struct sim *sim, struct call *call) {
 
 static void request_arrives(struct sim *sim, void *arg, uint64_t word) {
     struct call *call = arg;
-    /* what a disk holds is told again when there is no answer: see the bounds in docs/sim.md */
-    bool late =
-        call->over && call->peer == NULL &&
-        mc_master_rpc_index(mc_master_rpc_find(call->function_id)) == MC_RPC_NotifyOffloadSuccess;
-    if (!sim->closing && !call->broken && !late) {
+    if (!sim->closing && !call->broken) {
         MC_ASSERT(sim->now_ns - call->sent_ns <= SIM_LATE_NS);
         if (!cut(sim, call->process)) {
             carry_out(sim, call);

@@ -152,8 +152,13 @@ void sim_oracle_ended(struct sim *sim, uint64_t operation, unsigned key) {
         struct sim_value *value = &sim->values[i];
         if (value->operation == operation && value->key == key) {
             value->ended = true;
+            value->ended_event = sim->changed_event[key] = sim->result->events;
         }
     }
+}
+
+void sim_oracle_removed(struct sim *sim, unsigned key) {
+    sim->changed_event[key] = sim->result->events;
 }
 
 /* ---- evidence ---- */
@@ -214,7 +219,8 @@ static struct sim_value *identify(struct sim *sim, const uint8_t *bytes, uint64_
     return NULL;
 }
 
-void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size) {
+void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size,
+                         bool anew) {
     struct sim_op op = {.kind = SIM_OP_WRITE,
                         .maybe = true,
                         .value = UNREADABLE,
@@ -233,6 +239,14 @@ void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, ui
             return;
         }
         op.value = (uint32_t)(value - sim->values) + 1;
+        if (sim->changed_event[key] > value->ended_event ||
+            (anew && sim->purged_event > value->ended_event)) {
+            sim_fail(sim,
+                     "a disk brings back value %u of %s, which the master knows to be removed "
+                     "or replaced",
+                     op.value - 1, sim_key_name(key));
+            return;
+        }
         value->gone_ns = UINT64_MAX;
         if (value->latest_ns < sim->now_ns || value->latest_ns == UINT64_MAX) {
             value->latest_ns = sim->now_ns; /* when its put goes on, that will say so */

@@ -211,8 +211,9 @@ struct sim_value {
     uint64_t operation; /* that puts it */
     uint64_t latest_ns; /* it cannot become readable after this */
     uint64_t gone_ns; /* it was proved not to be there any more at this time; UINT64_MAX = never */
-    bool ended;       /* the master has carried out its PutEnd */
-    size_t history;   /* its operation in the key's history */
+    bool ended;       /* the master has carried out its PutEnd: */
+    uint64_t ended_event;
+    size_t history; /* its operation in the key's history */
 };
 
 struct sim_history { /* of one key */
@@ -244,7 +245,7 @@ struct sim_replaced {
 struct sim_known { /* of a key, to the master */
     uint64_t replicas[SIM_KNOWN_REPLICAS];
     unsigned count;
-    bool on_disk;
+    uint64_t on_disk[SIM_NODES]; /* bytes of it on the disk of each node; 0 = none */
 };
 
 struct sim {
@@ -285,6 +286,10 @@ struct sim {
     struct mc_uuid writer_of[SIM_KEYS + 1];
     struct sim_known known[SIM_KEYS];     /* before the request that is carried out now */
     uint64_t copy_began_ns[SIM_KEYS + 1]; /* the last copy or move of the key */
+    /* The event in which the master that runs now has last ended a put of the key, or removed it.
+     */
+    uint64_t changed_event[SIM_KEYS + 1];
+    uint64_t purged_event; /* the same, all keys but those that were in use */
 };
 
 #define SIM_COUNT(sim, what) ((sim)->result->coverage.what++)
@@ -361,6 +366,8 @@ size_t sim_value_make(struct sim *sim, struct sim_process *writer, unsigned key,
 /* Its put is over. `certain`: it was successful; else it may have happened, or happen yet. */
 void sim_value_settle(struct sim *sim, size_t number, bool certain);
 void sim_oracle_ended(struct sim *sim, uint64_t operation, unsigned key);
+/* The master has carried out its removal. */
+void sim_oracle_removed(struct sim *sim, unsigned key);
 /* A read that began at began_ns returned these bytes. */
 void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
                      uint64_t size, uint64_t began_ns);
@@ -374,7 +381,8 @@ void sim_oracle_replaced_version(struct sim *sim, const char *who, unsigned key,
 void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns);
 /* The value can be read again: the disk that holds it was mounted. NULL: the master takes the key
  * for readable, but the disk has lost what it had. */
-void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size);
+void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size,
+                         bool anew);
 /* Somewhere in [began_ns, now] the key was readable. */
 void sim_oracle_present(struct sim *sim, unsigned key, uint64_t began_ns);
 /* At the end of a run: judges the histories. */

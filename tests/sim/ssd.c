@@ -6,14 +6,14 @@
  * served between its steps, as the tier blocks only on the disk, which here takes no time: the time
  * that it should have taken passes before the next message of whoever used it.
  *
- * The store keeps no tombstones for disks: what was removed or replaced while a disk was away, or
- * before the master lost its memory, is back when the master learns of the disk anew
- * (docs/tier.md). Such a return is seen here, at the very request that brings it, and told to the
- * oracle.
+ * What had been lost may be back when the master learns of a disk anew: such a return is seen here,
+ * at the very request that brings it, and told to the oracle, which knows whether it may be
+ * (docs/tier.md).
  */
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include "client/ops_internal.h"
 #include "sim/sim.h"
 
 #define LENT_BASE 0x300000000000ull
@@ -71,7 +71,7 @@ void sim_ssd_free(struct sim_node *node) {
 
 static bool may_return(const struct sim *sim, uint32_t function_id) {
     return sim->profile.ssd &&
-           mc_master_rpc_index(mc_master_rpc_find(function_id)) == MC_RPC_NotifyOffloadSuccess;
+           mc_master_rpc_index(mc_master_rpc_find(function_id)) == MC_RPC_OnDisk;
 }
 
 /* The replicas of a key that the master knows; false when it cannot be read. */
@@ -83,9 +83,16 @@ static bool replicas_of(struct sim *sim, unsigned key, struct sim_known *known) 
     bool readable = mc_master_peek(sim->master, MC_STR("default"), name, &arena, &list) == MC_OK;
     const struct mw_replica *replicas = readable ? list.replicas.items : NULL;
     for (size_t i = 0; readable && i < list.replicas.count; i++) {
+        for (unsigned n = 0; replicas[i].tag == MW_TAG_LOCAL_DISK && n < SIM_NODES; n++) {
+            const char *name_of = sim->nodes[n].process.name;
+            size_t len = strlen(name_of);
+            struct mc_str at = replicas[i].local_disk.endpoint;
+            if (at.len > len && at.ptr[len] == ':' && memcmp(at.ptr, name_of, len) == 0) {
+                known->on_disk[n] = mc_ops_replica_size(&replicas[i]);
+            }
+        }
         MC_ASSERT(known->count < SIM_KNOWN_REPLICAS);
         known->replicas[known->count++] = replicas[i].id;
-        known->on_disk = known->on_disk || replicas[i].tag == MW_TAG_LOCAL_DISK;
     }
     mc_arena_free(&arena);
     return readable;
@@ -101,6 +108,7 @@ void sim_ssd_before(struct sim *sim, uint32_t function_id) {
 static bool is_back(struct sim *sim, unsigned key) {
     struct sim_known now;
     bool back = replicas_of(sim, key, &now);
+    memcpy(sim->known[key].on_disk, now.on_disk, sizeof(now.on_disk));
     for (unsigned i = 0; i < now.count; i++) {
         for (unsigned k = 0; k < sim->known[key].count; k++) {
             back = back && now.replicas[i] != sim->known[key].replicas[k];
@@ -109,31 +117,32 @@ static bool is_back(struct sim *sim, unsigned key) {
     return back;
 }
 
-static void look_at(struct sim *sim, struct sim_node *node, unsigned key) {
+/* `size`: what readers will ask for. `anew`: the master has just learnt of it. */
+static void look_at(struct sim *sim, struct sim_node *node, unsigned key, uint64_t size,
+                    bool anew) {
     static _Alignas(SIM_DISK_BLOCK) char room[4 * SIM_DISK_BLOCK];
     char name[32];
     size_t len = (size_t)snprintf(name, sizeof(name), "default%c%s", 0, sim_key_name(key));
     struct mc_tier_read read = {.key = {name, len}, .room = room};
     struct mc_tier *tier = node->offload != NULL ? mc_offload_tier(node->offload) : NULL;
-    if (tier == NULL || !mc_tier_find(tier, read.key, &read.size)) {
-        sim_oracle_returned(sim, key, NULL, 0); /* it is gone again, or never was here */
+    if (tier == NULL || !mc_tier_find(tier, read.key, &read.size) || read.size != size) {
+        sim_oracle_returned(sim, key, NULL, 0, anew); /* it is gone again, or never was here */
         return;
     }
     MC_ASSERT(mc_tier_read_room(len, read.size) <= sizeof(room));
     sim_disk_quiet(node->disk, true);
     bool good = mc_tier_read(tier, &read, 1) == MC_OK;
-    sim_oracle_returned(sim, key, good ? read.value : NULL, good ? read.size : 0);
+    sim_oracle_returned(sim, key, good ? read.value : NULL, good ? read.size : 0, anew);
     sim_disk_quiet(node->disk, false);
 }
 
-/* Readers reach the disk under the address that it had before: where the master still lists it, it
- * may now give what an older bucket has, when a newer one cannot be read. */
+/* Readers reach the disk under the address that it had before, where the master still lists it. */
 static void reopened(struct sim_node *node) {
     struct sim *sim = node->process.sim;
     for (unsigned key = 0; key < SIM_KEYS && sim->master != NULL; key++) {
         struct sim_known known;
-        if (replicas_of(sim, key, &known) && known.on_disk) {
-            look_at(sim, node, key);
+        if (replicas_of(sim, key, &known) && known.on_disk[node->index] > 0) {
+            look_at(sim, node, key, known.on_disk[node->index], false);
         }
     }
 }
@@ -142,7 +151,7 @@ void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *pr
     struct sim_node *node = mc_container_of(process, struct sim_node, ssd);
     for (unsigned key = 0; key < SIM_KEYS && may_return(sim, function_id); key++) {
         if (is_back(sim, key)) {
-            look_at(sim, node, key);
+            look_at(sim, node, key, sim->known[key].on_disk[node->index], true);
         }
     }
 }

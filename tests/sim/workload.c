@@ -414,7 +414,7 @@ static void look(struct sim_client *client) {
             ? mc_ops_size(process->ops, sim_key_name(key), &length)
             : mc_ops_replicas(process->ops, sim_key_name(key), replicas, 2 * SIM_NODES, &count);
     ended(client, "look", status, began, 1);
-    if (status == MC_OK && !process->dead && count > SIM_NODES + 1) { /* and a disk */
+    if (status == MC_OK && !process->dead && count > 2 * SIM_NODES) { /* and their disks */
         sim_fail(sim, "%s has %zu replicas on %d nodes", sim_key_name(key), count, SIM_NODES);
     }
 }

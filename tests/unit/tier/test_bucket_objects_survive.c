@@ -155,6 +155,23 @@ static void test_a_removed_key_stays_away(void **state) {
     mc_tier_close(tier);
 }
 
+/* The newer bucket is lost: what it replaced, or had taken out, does not come back for that. */
+static void test_what_was_replaced_is_not_found_again(void **state) {
+    struct mc_tier *tier = open_with(MC_TIER_EVICT_NONE, 0, false);
+    assert_ok(put(tier, 0, 3, 0));
+    assert_ok(put(tier, 1, 1, 1000));
+    mc_tier_close(tier);
+    int fd = open(file_at(".meta", 1), O_WRONLY | O_TRUNC);
+    assert_int_equal(write(fd, "\377", 1), 1);
+    close(fd);
+    tier = open_with(MC_TIER_EVICT_NONE, 0, false);
+    assert_ok(get(tier, 0, 0));
+    assert_int_equal(get(tier, 1, 0), MC_OBJECT_NOT_FOUND);
+    assert_ok(get(tier, 2, 0));
+    assert_string_equal(file_at(".bucket", 1), ""); /* what cannot be understood is gone for good */
+    mc_tier_close(tier);
+}
+
 /* A crash leaves: data without .meta, half a .meta under a temporary name, a file that is shorter
  * than its .meta says. */
 static void test_what_a_crash_leaves_is_dropped(void **state) {
@@ -396,6 +413,7 @@ int main(void) {
         TEST(test_every_byte_comes_back),
         TEST(test_every_byte_comes_back_through_the_page_cache),
         TEST(test_a_removed_key_stays_away),
+        TEST(test_what_was_replaced_is_not_found_again),
         TEST(test_what_a_crash_leaves_is_dropped),
         TEST(test_a_killed_writer_loses_only_what_was_not_acknowledged),
         TEST(test_a_flipped_bit_is_an_error_and_not_data),

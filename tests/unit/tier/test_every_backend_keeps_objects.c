@@ -68,7 +68,10 @@ static enum mc_status put(struct mc_tier *tier, unsigned first, unsigned count, 
         char *value = malloc(size);
         mc_test_fill(value, size, first + i + salt);
         snprintf(keys[i], sizeof(keys[i]), "key%u", first + i);
-        items[i] = (struct mc_tier_item){.key = mc_str_from(keys[i]), .value = value, .size = size};
+        items[i] = (struct mc_tier_item){.key = mc_str_from(keys[i]),
+                                         .value = value,
+                                         .size = size,
+                                         .tag = (uint64_t)(first + i) << 40 | salt};
     }
     enum mc_status status = mc_tier_put(tier, items, count);
     for (unsigned i = 0; i < count; i++) {
@@ -144,6 +147,25 @@ static void test_a_removed_key_stays_away(void **state) {
     assert_ok(put(tier, 0, 10, 0));
     assert_ok(mc_tier_clear(tier));
     assert_int_equal(get(tier, 3, 0), MC_OBJECT_NOT_FOUND);
+    mc_tier_close(tier);
+}
+
+static bool check_tag(void *ctx, const struct mc_tier_found *found) {
+    uint64_t number = (uint64_t)(found->key.ptr[3] - '0'); /* "key0" to "key5" */
+    assert_int_equal(found->tag, number << 40 | (number < 3 ? 7 : 0));
+    ++*(unsigned *)ctx;
+    return true;
+}
+
+static void test_what_the_caller_knows_an_object_by_is_kept_with_it(void **state) {
+    unsigned seen = 0;
+    struct mc_tier *tier = open_with(MC_TIER_EVICT_NONE, 0, false);
+    assert_ok(put(tier, 0, 6, 0));
+    assert_ok(put(tier, 0, 3, 7));
+    mc_tier_close(tier);
+    tier = open_with(MC_TIER_EVICT_NONE, 0, false);
+    mc_tier_scan(tier, check_tag, &seen);
+    assert_int_equal(seen, 6);
     mc_tier_close(tier);
 }
 
@@ -385,6 +407,7 @@ int main(void) {
             TEST(test_every_byte_comes_back),
             TEST(test_every_byte_comes_back_through_the_page_cache),
             TEST(test_a_removed_key_stays_away),
+            TEST(test_what_the_caller_knows_an_object_by_is_kept_with_it),
             TEST(test_a_killed_writer_loses_only_what_was_not_acknowledged),
             TEST(test_a_flipped_bit_is_an_error_and_not_data),
             TEST(test_the_scrubber_finds_a_flipped_bit),
