@@ -2,6 +2,7 @@
 over a store of a dict, and over a real one."""
 import json
 import os
+import time
 import unittest
 
 from base import MIB, new_store, ours_only
@@ -232,9 +233,13 @@ class InAStore(unittest.TestCase):
         transfer.cleanup_dataproto(ref)
         self.assertEqual(store.is_exist(ref.stage_refs["default"].manifest_key), 0)
 
-    @unittest.skipUnless(os.environ.get("MC_CONTRACT_HANDLES"), "nothing was handed over")
+    @unittest.skipUnless(os.environ.get("MC_CONTRACT_OTHERS_OBJECTS"), "nothing is handed over")
     def test_what_the_other_side_wrote(self):
-        with open(os.environ["MC_CONTRACT_HANDLES"]) as file:
+        write_objects(os.environ["MC_CONTRACT_OWN_OBJECTS"])
+        deadline = time.monotonic() + 300  # The other side runs beside us.
+        while not os.path.exists(os.environ["MC_CONTRACT_OTHERS_OBJECTS"]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with open(os.environ["MC_CONTRACT_OTHERS_OBJECTS"]) as file:
             handles = json.load(file)
         store = DictStore()
         store.data = {key: bytes.fromhex(value) for key, value in handles["data"].items()}
@@ -244,13 +249,12 @@ class InAStore(unittest.TestCase):
         self.assertEqual(plain(transfer.get(handles["refs"]["tensor"], type="dict")), plain({"t": torch.arange(1000.)}))
 
 
-def write_handles(path):
+def write_objects(path):
     """What the other side is to read."""
     store = DictStore()
     transfer = so.MooncakeBundleTransfer(store)
     refs = {name: so.export_ref(transfer.put({"c": rows}, type="dict")) for name, rows in COLUMNS.items()}
     refs["tensor"] = so.export_ref(transfer.put({"t": torch.arange(1000.)}, type="dict", chunk_bytes=1500))
-    with open(path, "w") as file:
+    with open(path + ".part", "w") as file:
         json.dump({"refs": refs, "data": {key: value.hex() for key, value in store.data.items()}}, file)
-
-
+    os.rename(path + ".part", path)
