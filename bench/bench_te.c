@@ -4,13 +4,15 @@
  * memory that the engine did not allocate) and by tcp, from and to another process. Beside each, in
  * the same run and alternating with it round by round, the bare thing: one thread's memcpy for
  * shared memory (whatever the number of threads), a plain socket to the same process for tcp (same
- * requests, same number of them in flight on one connection a thread, no engine).
+ * requests, same number of them in flight on one connection a thread, no engine). "tls", which has
+ * to be asked for, is tcp between engines that require TLS, beside the same in the clear; the
+ * openssl program makes its certificate.
  *
  * Every thread walks through its part of a working set several times as large as the last-level
  * cache, on both sides. Figures are medians of the rounds. Usage:
  *
  *     bench_te [--json FILE] [--seconds S] [--rounds N] [--sizes 4096,65536,...] [--batches 1,16]
- *              [--threads 1,4] [--transports shm,shm-unregistered,tcp] [--ops read,write]
+ *              [--threads 1,4] [--transports shm,shm-unregistered,tcp,tls] [--ops read,write]
  *              [--set-mib 256]
  */
 #include <fcntl.h>
@@ -34,8 +36,11 @@
 #define BATCH_MAX   1024
 #define SAMPLES_MAX 200000
 
-enum way { WAY_SHM, WAY_COPIED, WAY_TCP, WAY_COUNT, WAY_MEMCPY = WAY_COUNT, WAY_SOCKET };
-static const char *const way_names[] = {"shm", "shm-unregistered", "tcp"};
+enum way { WAY_SHM, WAY_COPIED, WAY_TCP, WAY_TLS, WAY_COUNT, WAY_MEMCPY = WAY_COUNT, WAY_SOCKET };
+static const char *const way_names[] = {"shm", "shm-unregistered", "tcp", "tls"};
+static const enum way baselines[] = {WAY_MEMCPY, WAY_MEMCPY, WAY_SOCKET, WAY_TCP};
+static const char *const baseline_names[] = {"memcpy, 1 thread", "memcpy, 1 thread", "socket",
+                                             "tcp"};
 static const char *const op_names[] = {"read", "write"};
 
 struct list {
@@ -156,14 +161,54 @@ static void accept_forever(int listen_fd, char *far) {
     }
 }
 
-static struct mc_engine *make_engine(bool disable_shm) {
+/* A certificate that is its own CA; its folder goes with the program. */
+static char certificate_folder[] = "/tmp/mc_bench_XXXXXX";
+
+static void make_certificate(void) {
+    char line[512];
+    MC_ASSERT(mkdtemp(certificate_folder) != NULL);
+    snprintf(
+        line, sizeof(line),
+        "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "
+        "key -out cert -subj /CN=bench -addext subjectAltName=IP:127.0.0.1 -days 2 2>log",
+        certificate_folder);
+    if (system(line) != 0) {
+        fprintf(stderr, "bench_te: no certificate: see %s/log\n", certificate_folder);
+        exit(1);
+    }
+}
+
+static void forget_certificate(void) {
+    static const char *const files[] = {"key", "cert", "log"};
+    char path[64];
+    for (size_t i = 0; i < MC_ARRAY_LEN(files); i++) {
+        snprintf(path, sizeof(path), "%s/%s", certificate_folder, files[i]);
+        (void)unlink(path);
+    }
+    (void)rmdir(certificate_folder);
+}
+
+static struct mc_engine *make_engine(enum way way) {
     struct mc_engine_options options;
     struct mc_engine *engine = NULL;
+    char key[64], cert[64];
     mc_engine_options_init(&options);
     options.host = "127.0.0.1";
-    options.disable_shm = disable_shm;
+    options.disable_shm = way == WAY_TCP || way == WAY_TLS;
+    if (way == WAY_TLS) {
+        snprintf(key, sizeof(key), "%s/key", certificate_folder);
+        snprintf(cert, sizeof(cert), "%s/cert", certificate_folder);
+        options.tls_peers = "require";
+        options.tls_key = key;
+        options.tls_cert = options.tls_ca = cert;
+    }
     check(mc_engine_create(&options, &engine), "engine");
     return engine;
+}
+
+/* The ways that are measured, and those that they are measured against. */
+static bool is_needed(const struct config *config, enum way way) {
+    return config->ways[way] || (way == WAY_TCP && config->ways[WAY_TLS]);
 }
 
 static void target_main(const struct config *config, int out) {
@@ -173,7 +218,10 @@ static void target_main(const struct config *config, int out) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     char *plain = memory(config->set_bytes);
     for (enum way way = 0; way < WAY_COUNT; way++) {
-        struct mc_engine *engine = make_engine(way == WAY_TCP);
+        if (!is_needed(config, way)) {
+            continue;
+        }
+        struct mc_engine *engine = make_engine(way);
         void *ptr = plain;
         if (way == WAY_SHM) {
             check(mc_memory_alloc(engine, config->set_bytes, "*", &ptr), "alloc");
@@ -335,7 +383,7 @@ static int by_rate(const void *a, const void *b) {
 
 static void print_case(const struct round_case *r, const struct figures *engine,
                        const struct figures *bare, FILE *json, bool first) {
-    const char *baseline = r->way == WAY_TCP ? "socket" : "memcpy, 1 thread";
+    const char *baseline = baseline_names[r->way];
     printf("%-17s %-5s %9" PRIu64 " %5zu %7zu %8.2f %10.1f %10.1f %8.2f %6.2f\n", way_names[r->way],
            op_names[r->op], r->size, r->batch, r->threads, engine->gb_s, engine->p50_us,
            engine->p99_us, bare->gb_s, engine->gb_s / bare->gb_s);
@@ -359,8 +407,8 @@ static void run_case(struct round_case *r, FILE *json, bool *first) {
     if (r->size * r->batch * r->threads > config->set_bytes || r->batch > BATCH_MAX) {
         return;
     }
-    base.way = r->way == WAY_TCP ? WAY_SOCKET : WAY_MEMCPY;
-    base.threads = r->way == WAY_TCP ? r->threads : 1;
+    base.way = baselines[r->way];
+    base.threads = base.way == WAY_MEMCPY ? 1 : r->threads;
     (void)run_round(r); /* warms up */
     for (unsigned i = 0; i < config->rounds; i++) {
         bare[i] = run_round(&base);
@@ -496,7 +544,7 @@ int main(int argc, char **argv) {
         .config = {.sizes = {4, {4096, 65536, 1u << 20, 16u << 20}},
                    .batches = {3, {1, 16, 128}},
                    .threads = {3, {1, 2, 4}},
-                   .ways = {true, true, true},
+                   .ways = {true, true, true, false},
                    .ops = {true, true},
                    .seconds = 0.1,
                    .rounds = 3,
@@ -505,6 +553,9 @@ int main(int argc, char **argv) {
     int pipe_fds[2];
     parse(argc, argv, &bench.config);
     check(mc_log_set_level("WARNING"), "log");
+    if (bench.config.ways[WAY_TLS]) {
+        make_certificate();
+    }
     MC_ASSERT(pipe(pipe_fds) == 0);
     pid_t pid = fork();
     if (pid == 0) {
@@ -519,13 +570,19 @@ int main(int argc, char **argv) {
     bench.local = memory(bench.config.set_bytes);
     bench.other = memory(bench.config.set_bytes);
     for (enum way way = 0; way < WAY_COUNT; way++) {
-        bench.engines[way] = make_engine(way == WAY_TCP);
-        check(mc_segment_open(bench.engines[way], bench.target.names[way], &bench.segments[way]),
-              "open");
+        if (is_needed(&bench.config, way)) {
+            bench.engines[way] = make_engine(way);
+            check(
+                mc_segment_open(bench.engines[way], bench.target.names[way], &bench.segments[way]),
+                "open");
+        }
     }
     run_all(&bench);
     for (enum way way = 0; way < WAY_COUNT; way++) {
         mc_engine_destroy(bench.engines[way]);
+    }
+    if (bench.config.ways[WAY_TLS]) {
+        forget_certificate();
     }
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);

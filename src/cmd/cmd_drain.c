@@ -11,9 +11,10 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#define PROGRAM  "mooncake drain"
-#define JOBS     "/api/v1/drain_jobs"
-#define WATCH_MS 200
+#define PROGRAM            "mooncake drain"
+#define JOBS               "/api/v1/drain_jobs"
+#define WATCH_MS           200
+#define CANCEL_PATIENCE_MS 30000 /* for the moves that are under way */
 
 struct drain_options {
     struct mc_admin_options reach;
@@ -144,13 +145,36 @@ static bool begin(const struct mc_admin *admin, const struct drain_options *o,
     return known;
 }
 
-static int cancel(const struct mc_admin *admin, const char *job) {
+static bool is_running(const struct mc_admin *admin, const char *job) {
     struct mc_buf path = {0}, body = {0};
     int http_status = 0;
+    mc_buf_puts(&path, JOBS "/query?job_id=");
+    mc_http_escape(&path, mc_str_from(job));
+    bool got = mc_admin_get(admin, mc_buf_cstr(&path), &http_status, &body) == MC_OK;
+    json_t *answer = got ? json_loadb(body.data, body.len, 0, NULL) : NULL;
+    const char *name = json_string_value(json_object_get(answer, "status_name"));
+    bool running = name != NULL && strcmp(name, "RUNNING") == 0;
+    json_decref(answer);
+    mc_buf_free(&path);
+    mc_buf_free(&body);
+    return running;
+}
+
+/* The master refuses while objects are being moved, and begins no further move meanwhile. */
+static int cancel(const struct mc_admin *admin, const char *job) {
+    struct mc_buf path = {0}, body = {0};
+    uint64_t until = mc_deadline_in_ms(CANCEL_PATIENCE_MS);
+    enum mc_status status;
+    int http_status;
     mc_buf_puts(&path, JOBS "/cancel?job_id=");
     mc_http_escape(&path, mc_str_from(job));
-    enum mc_status status =
-        mc_admin_post(admin, mc_buf_cstr(&path), (struct mc_str){0}, &http_status, &body);
+    (void)mc_cmd_catch_signals();
+    do {
+        mc_buf_clear(&body);
+        http_status = 0;
+        status = mc_admin_post(admin, mc_buf_cstr(&path), (struct mc_str){0}, &http_status, &body);
+    } while (status == MC_OK && http_status == 409 && is_running(admin, job) &&
+             mc_now_ns(mc_clock_system()) < until && !mc_cmd_wait_for_signal(WATCH_MS));
     json_t *answer = understand(admin, status, http_status, &body);
     bool ok = answer != NULL;
     json_decref(answer);

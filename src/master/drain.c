@@ -11,6 +11,9 @@
  * A job that makes no progress for FAILURES_IN_A_ROW tasks has failed, as has one whose segment was
  * unmounted (and perhaps mounted anew) before it was empty; its segments take objects again.
  *
+ * A job is cancelled only while nothing is being moved, as upstream's. Asking for it holds further
+ * moves back for a while, so that who asks again in that time is heard.
+ *
  * All of it happens in the tick, a bounded part at a time; the lock only keeps questions and the
  * tick apart. It is taken before any other lock of the core.
  */
@@ -23,6 +26,7 @@
 #define CANDIDATES_MAX     1024u
 #define CANDIDATES_PER_JOB (4 * CANDIDATES_MAX)
 #define WALK_PAUSE_MS      100u /* after one that found nothing to do */
+#define CANCEL_HOLD_MS     10000u
 
 struct unit { /* an object that is being moved */
     struct mc_uuid task;
@@ -52,6 +56,7 @@ struct job {
     size_t queue_count;
     uint32_t next_shard; /* of the walk */
     uint64_t walk_after_ms;
+    uint64_t hold_until_ms; /* no move begins: somebody wants to cancel the job */
 };
 
 struct mc_drains {
@@ -339,7 +344,8 @@ static void advance_locked(struct mc_call *call, struct job *job) {
     if (job->queue_count == 0) {
         walk_locked(call, job);
     }
-    while (!ended(job) && job->queue_count > 0 && job->active_count < job->max_concurrency) {
+    while (!ended(job) && job->queue_count > 0 && job->active_count < job->max_concurrency &&
+           call->now_ms >= job->hold_until_ms) {
         struct candidate *c = &job->queue[job->queue_count - 1];
         if (!begin_locked(call, job, c)) {
             break;
@@ -482,6 +488,7 @@ enum mc_status mc_master_job_cancel(struct mc_master *m, struct mc_uuid id) {
     pthread_mutex_lock(&drains->lock);
     struct job *job = find_locked(drains, id);
     if (job && (ended(job) || job->active_count > 0)) {
+        job->hold_until_ms = call.now_ms + CANCEL_HOLD_MS;
         status = MC_UNAVAILABLE_IN_CURRENT_STATUS;
     } else if (job) {
         end_locked(&call, job, MC_JOB_CANCELED, MC_SEGMENT_OK, "Drain job canceled");

@@ -203,7 +203,8 @@ struct mc_master_job_info { /* strings live in the arena passed in */
 enum mc_status mc_master_job(struct mc_master *m, struct mc_uuid id, struct mc_arena *arena,
                              struct mc_master_job_info *out);
 /* The segments take objects again; what was moved stays where it is.
- * MC_UNAVAILABLE_IN_CURRENT_STATUS: objects are being moved just now, or the job has ended. */
+ * MC_UNAVAILABLE_IN_CURRENT_STATUS: objects are being moved just now (then no further move begins
+ * for 10 s, so that asking again succeeds), or the job has ended. */
 enum mc_status mc_master_job_cancel(struct mc_master *m, struct mc_uuid id);
 /* The miss-ratio curve of the traffic so far: what share of the reads and stores of keys an LRU
  * cache of more or less memory would find there. Memory is counted in objects of the present mean

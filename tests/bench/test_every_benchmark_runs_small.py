@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from programs import Master, bin_dir, check, main  # noqa: E402
+from programs import Master, bin_dir, check, has_openssl, main  # noqa: E402
 
 BIN = bin_dir()
 NUMBER = r"[\d.]+"
@@ -49,8 +49,9 @@ def the_simple_ones(closing, scratch):
 
 def the_transfer_engine(closing, scratch):
     report = scratch / "te.json"
+    transports = "shm,shm-unregistered,tcp" + (",tls" if has_openssl() else "")
     text = output_of("bench_te", ["--seconds=0.005", "--rounds=1", "--sizes=4096,65536", "--batches=1,16", "--threads=1", "--set-mib=1",
-                                  f"--json={report}"])
+                                  f"--transports={transports}", f"--json={report}"])
     check(re.search(NUMBER, text), text)
     check(len(json.loads(report.read_text())) > 0, "bench_te writes JSON")
 

@@ -1,6 +1,8 @@
 """Clusters put together from ours and upstream's programs, and the scenarios run on them."""
+import pathlib
 import re
 import struct
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -8,6 +10,9 @@ import urllib.request
 import peers as harness
 import scenarios
 from scenarios import equal
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from support.programs import certificates, has_openssl, tls_environment  # noqa: E402
 
 CHECKSUM = {"MOONCAKE_STORE_CHECKSUM": "1"}
 
@@ -159,6 +164,34 @@ def engines(peers, initiator, target, metadata="p2p", env=None, checked_writes=T
         compared += scenarios.engine_rejects(a, b)
     print(f"      {initiator} initiates, {target} is the target: {compared >> 20} MiB compared")
     return compared
+
+
+def engines_with_tls(peers, mode):
+    """An engine of ours with certificates and one of upstream's, which speaks no TLS: under "prefer" they move bytes both ways,
+    in plain; under "require" neither gets at the other's memory, and ours says why."""
+    if not has_openssl():
+        raise harness.Skip("no openssl program to make certificates with")
+    folder = pathlib.Path(peers.directory)
+    certificates(folder)
+    env = tls_environment(folder, MC_TLS_PEERS=mode)
+    ours, theirs, size, compared = peers.engine("ours", env=env), peers.engine("upstream"), 1 << 20, 0
+    for i, (a, b) in enumerate(((ours, theirs), (theirs, ours))):
+        mine, there = a.allocate(size), b.allocate(size)
+        for operation in ("write", "read"):
+            a.fill(mine, 10 * i + 1, size)
+            b.fill(there, 10 * i + 2, size)
+            try:
+                status = getattr(a, operation)(b.engine_name(), mine, there, size)
+            except AssertionError as why:  # the segment cannot even be opened
+                status = str(why)
+            equal(status == 0, mode == "prefer", f"{operation} by {a.name}: {status}")
+            wrote, got = operation == "write", operation == "read"
+            compared += b.check(there, 10 * i + (1 if status == 0 and wrote else 2), size)
+            compared += a.check(mine, 10 * i + (2 if status == 0 and got else 1), size)
+    equal(compared, 8 * size, "compared bytes")
+    if mode == "require":
+        log = open(ours.log).read()
+        equal("TLS" in log and theirs.engine_name() in log, True, f"what ours says: {log}")
 
 
 BLOCK, BATCH, THREADS = 65536, 16, 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Our Transfer Engine and upstream's move bytes into and out of each other's memory; every byte checked at both ends
 (upstream's transfer_engine_bench checks none, so its runs are checked in the target's memory)."""
-from clusters import (bench_programs, engines, http_metadata_by_hand, our_engine_on_bench_memory,
+from clusters import (bench_programs, engines, engines_with_tls, http_metadata_by_hand, our_engine_on_bench_memory,
                       upstream_bench_on_our_memory)
 from peers import OLDER, main
 
@@ -63,6 +63,14 @@ def bench_data(peers):
     our_engine_on_bench_memory(peers)
 
 
+def tls_preferred_is_plain_to_upstream(peers):
+    engines_with_tls(peers, "prefer")
+
+
+def tls_required_is_nothing_to_upstream(peers):
+    engines_with_tls(peers, "require")
+
+
 def metadata_servers_answer_alike(peers):
     http_metadata_by_hand(peers)
 
@@ -72,4 +80,4 @@ if __name__ == "__main__":
          ours_to_upstream_our_metadata, upstream_to_ours_our_metadata,
          ours_to_upstream_upstream_metadata, upstream_to_ours_upstream_metadata, older_release, unpooled_connections,
          upstream_bench_program_our_bench_target, our_bench_program_upstream_bench_target, bench_data,
-         metadata_servers_answer_alike)
+         tls_preferred_is_plain_to_upstream, tls_required_is_nothing_to_upstream, metadata_servers_answer_alike)

@@ -102,6 +102,31 @@ def http(method, address, path, body=None):
         return error.code, error.headers.get("Content-Type"), error.read().decode()
 
 
+def has_openssl():
+    return shutil.which("openssl") is not None
+
+
+def certificates(folder):
+    """Makes, with the openssl program: a CA ("ca"), and signed by it "server" and "client" (both for 127.0.0.1); and another
+    CA, "stranger", that signed nothing. NAME.pem and NAME.key in the folder."""
+    def openssl(*args):
+        subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    for ca in ("ca", "stranger"):
+        openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-subj", f"/CN={ca}", "-days", "2")
+    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    for name in ("server", "client"):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.req", "-subj", f"/CN={name}")
+        openssl("x509", "-req", "-in", f"{name}.req", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+                "-extfile", "ext", "-out", f"{name}.pem")
+
+
+def tls_environment(folder, name="server", **more):
+    """What a process needs to show NAME's certificate and to believe the CA's."""
+    return {"MC_TLS_CA": f"{folder}/ca.pem", "MC_TLS_CERT": f"{folder}/{name}.pem", "MC_TLS_KEY": f"{folder}/{name}.key", **more}
+
+
 def run(args, input_bytes=None, timeout=300, env=None):
     """Runs a program to its end; the CompletedProcess with bytes."""
     return subprocess.run([str(a) for a in args], input=input_bytes, capture_output=True, timeout=timeout,

@@ -103,7 +103,6 @@ static void test_everything_leaves_and_stays_readable(void **state) {
     struct mc_master_job_info info = look(f, job);
     assert_int_equal(info.status, MC_JOB_RUNNING);
     assert_int_equal(info.active, 4);
-    assert_int_equal(mc_master_job_cancel(f->m, job), MC_UNAVAILABLE_IN_CURRENT_STATUS);
     run(f, job, 200, true);
     info = look(f, job);
     assert_int_equal(info.status, MC_JOB_SUCCEEDED);
@@ -122,6 +121,31 @@ static void test_everything_leaves_and_stays_readable(void **state) {
         assert_int_equal(r->memory.size, 100 + i);
     }
     assert_int_equal(mc_master_job_cancel(f->m, job), MC_UNAVAILABLE_IN_CURRENT_STATUS);
+    fixture_check(f);
+}
+
+/* With moves always under way nobody could ever cancel: asking makes them run out. */
+static void test_asking_twice_cancels_a_busy_job(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid job = {0};
+    assert_ok(drain_to(f, "A", "B", 4, &job));
+    tick(f);
+    assert_int_equal(look(f, job).active, 4);
+    assert_int_equal(mc_master_job_cancel(f->m, job), MC_UNAVAILABLE_IN_CURRENT_STATUS);
+    run(f, job, 3, true);
+    struct mc_master_job_info info = look(f, job);
+    assert_int_equal(info.status, MC_JOB_RUNNING);
+    assert_int_equal(info.active, 0);
+    assert_int_equal(info.succeeded, 4);
+    assert_ok(mc_master_job_cancel(f->m, job));
+    assert_int_equal(look(f, job).status, MC_JOB_CANCELED);
+    assert_int_equal(segment_status(f, "A"), MC_SEGMENT_OK);
+    /* who asks once and leaves has changed nothing */
+    assert_ok(drain_to(f, "A", "B", 4, &job));
+    tick(f);
+    assert_int_equal(mc_master_job_cancel(f->m, job), MC_UNAVAILABLE_IN_CURRENT_STATUS);
+    run(f, job, 400, true);
+    assert_int_equal(look(f, job).status, MC_JOB_SUCCEEDED);
     fixture_check(f);
 }
 
@@ -249,6 +273,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
         T(test_everything_leaves_and_stays_readable),
+        T(test_asking_twice_cancels_a_busy_job),
         T(test_it_ends_only_when_readers_and_writers_have_gone),
         T(test_what_is_elsewhere_anyway_is_only_taken_away),
         T(test_questions_that_cannot_be),
