@@ -11,6 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define CALLS      1000ull
+#define CALLS_MIN  4ull
+#define BYTES_MOST 256000000ull /* of all objects, when nobody says how many */
+
 struct bench_options {
     struct mc_cluster_options cluster;
     uint64_t value_bytes, batch, threads, count;
@@ -29,7 +33,10 @@ static const struct mc_option table[] = {
         .doc = "size of an object"),
     OPT(U64, batch, .default_value = "1", .min = 1, .max = 65536, .doc = "objects in one call"),
     OPT(U64, threads, .default_value = "1", .min = 1, .max = 256, .doc = "threads"),
-    OPT(U64, count, .default_value = "1000", .min = 1, .max = 1e9, .doc = "calls of each thread"),
+    OPT(U64, count, .default_value = "0", .max = 1e9,
+        .doc =
+            "calls of each thread; 0 = 1000, but not more than put 256 MB into the cluster, and at "
+            "least 4"),
     OPT(BOOL, verify, .default_value = "true", .doc = "compare every byte that is read"),
     OPT(BOOL, keep, .doc = "leave the objects in the cluster"),
 };
@@ -237,10 +244,12 @@ static int bench_store(struct bench *bench) {
     }
     free(workers);
     if (wrong + failed > 0) {
-        return mc_cmd_fail("mooncake bench", MC_EXIT_FAILED,
-                           "%llu objects came back wrong, %llu operations failed (%s)",
-                           (unsigned long long)wrong, (unsigned long long)failed,
-                           mc_status_name(first_error));
+        bool evicted = first_error == MC_OBJECT_NOT_FOUND;
+        return mc_cmd_fail(
+            "mooncake bench", MC_EXIT_FAILED,
+            "%llu objects came back wrong, %llu operations failed (%s%s)",
+            (unsigned long long)wrong, (unsigned long long)failed, mc_status_name(first_error),
+            evicted ? ": the cluster has no room for so many objects, see --count" : "");
     }
     return complete ? 0 : MC_EXIT_FAILED;
 }
@@ -251,6 +260,10 @@ int mc_cmd_bench(int argc, char **argv) {
     int exit_status = 0;
     if (!mc_cmd_parse_no_words(&mc_bench_options, argc, argv, &options, &result, &exit_status)) {
         return exit_status;
+    }
+    if (options.count == 0) {
+        uint64_t bytes = options.value_bytes * options.batch * options.threads;
+        options.count = mc_max_u64(CALLS_MIN, mc_min_u64(CALLS, BYTES_MOST / bytes));
     }
     struct mc_rng rng;
     mc_rng_seed_system(&rng);

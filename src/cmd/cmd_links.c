@@ -26,7 +26,8 @@ const struct mc_option_set mc_links_options = {
     .program = "mooncake links",
     .synopsis = "[options] [HOST:PORT]",
     .about = "Shows each rail of an engine: bytes, bandwidth, latency, errors, state. HOST:PORT is "
-             "where its process serves /metrics, by default 127.0.0.1:9300, a node's HTTP port.",
+             "where its process serves /metrics, by default 127.0.0.1:9300, the HTTP port of "
+             "`mooncake node --http`; https://HOST:PORT when that has a certificate.",
     .options = table,
     .count = MC_ARRAY_LEN(table),
 };
@@ -140,13 +141,30 @@ static void print_json(const struct links *links) {
     json_decref(list);
 }
 
+/* Of the process at the address; false after saying why there are none. */
+static bool metrics_of(const char *address, struct mc_buf *body) {
+    const struct mc_admin_options at = {.admin = address, .master = ""};
+    struct mc_admin admin;
+    int http_status = 0;
+    if (mc_admin_find_or_say(program, &at, &admin) != 0) {
+        return false;
+    }
+    enum mc_status status = mc_admin_get(&admin, "/metrics", &http_status, body);
+    if (status != MC_OK) {
+        mc_cmd_fail(program, 0,
+                    "%s does not answer: %s; a node serves its metrics with --http, and HOST:PORT "
+                    "names another place",
+                    admin.address, mc_status_text(status));
+    } else if (http_status != 200) {
+        mc_cmd_fail(program, 0, "%s answers /metrics with HTTP %d", admin.address, http_status);
+    }
+    return status == MC_OK && http_status == 200;
+}
+
 static int show(const struct links_options *o, const char *address) {
-    struct mc_admin admin = {0};
     struct mc_buf body = {0};
     struct links links = {0};
-    snprintf(admin.address, sizeof(admin.address), "%s", address);
-    snprintf(admin.origin, sizeof(admin.origin), "the command line");
-    if (mc_admin_get_or_say(program, &admin, "/metrics", &body) != MC_OK) {
+    if (!metrics_of(address, &body)) {
         mc_buf_free(&body);
         return MC_EXIT_FAILED;
     }
