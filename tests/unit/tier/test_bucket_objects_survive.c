@@ -4,6 +4,7 @@
 #include "support/support.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -105,17 +106,17 @@ static void test_a_removed_key_stays_away(void **state) {
 
 /* The newer bucket is lost: what it replaced, or had taken out, does not come back for that. */
 static void test_what_was_replaced_is_not_found_again(void **state) {
-    struct mc_tier *tier = open_with(MC_TIER_EVICT_NONE, 0, false);
-    assert_ok(put(tier, 0, 3, 0));
-    assert_ok(put(tier, 1, 1, 1000));
+    struct mc_tier *tier = open_tier();
+    assert_ok(put(tier, 0, 3));
+    assert_ok(put(tier, 1, 1));
     mc_tier_close(tier);
     int fd = open(file_at(".meta", 1), O_WRONLY | O_TRUNC);
     assert_int_equal(write(fd, "\377", 1), 1);
     close(fd);
-    tier = open_with(MC_TIER_EVICT_NONE, 0, false);
-    assert_ok(get(tier, 0, 0));
-    assert_int_equal(get(tier, 1, 0), MC_OBJECT_NOT_FOUND);
-    assert_ok(get(tier, 2, 0));
+    tier = open_tier();
+    assert_ok(get(tier, 0));
+    assert_int_equal(get(tier, 1), MC_OBJECT_NOT_FOUND);
+    assert_ok(get(tier, 2));
     assert_string_equal(file_at(".bucket", 1), ""); /* what cannot be understood is gone for good */
     mc_tier_close(tier);
 }
