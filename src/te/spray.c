@@ -122,11 +122,11 @@ static int hold(struct mc_spray *s, struct mc_spray_item *item, unsigned rail, u
     item->posted_ns = now_ns;
     item->held = true;
     atomic_fetch_add(&r->inflight[item->wait.priority], item->wait.length);
-    /* A sample now and then, and deeper ones of a burst: speed shows in those. */
+    /* A sample now and then, and much deeper ones of a burst: speed shows in those. */
     uint64_t ahead = mc_rail_inflight(r);
     bool timed =
         now_ns - atomic_load_explicit(&r->timed_ns, memory_order_relaxed) >= MC_RAIL_SAMPLE_NS ||
-        ahead / 2 >= atomic_load_explicit(&r->timed_ahead, memory_order_relaxed);
+        ahead / 4 >= atomic_load_explicit(&r->timed_ahead, memory_order_relaxed);
     item->ahead = timed ? ahead : 0;
     if (timed) {
         atomic_store_explicit(&r->timed_ns, now_ns, memory_order_relaxed);
