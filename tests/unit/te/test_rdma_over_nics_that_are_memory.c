@@ -8,6 +8,7 @@
 
 #include "support/fake_nics.h"
 #include "support/rdma_suite.h"
+#include "te/internal.h"
 
 static struct mc_transport_ops ops;
 
@@ -35,6 +36,57 @@ static void test_what_is_cancelled_in_flight_is_flushed(void **state) {
     mc_test_verify(a.memory, MIB, 3);
     assert_int_equal(rdma_counter(&a, "mooncake_te_rdma_endpoints_failed_total"), 1);
     rdma_round_trip(&a, &b, to_b, MIB, 4);
+    rdma_side_close(&a);
+    rdma_side_close(&b);
+}
+
+/* Waits for the engine to see the port as it is. */
+static void wait_for_port(struct rdma_side *side, unsigned rail, bool up) {
+    const _Atomic bool *now = &side->engine->dispatch[0].rails[rail].up;
+    uint64_t patience = mc_deadline_in_ms(60000);
+    while (atomic_load(now) != up && mc_now_ns(mc_clock_system()) < patience) {
+        rdma_pause_ms(1);
+    }
+    assert_int_equal(atomic_load(now), up);
+}
+
+/* While the port is down everything over it fails, again and again, and each failure doubles a
+ * pause, up to ten seconds: of the way to the peer here, of the path in the transport. Those are
+ * the port's doing, and gone when it comes back. */
+static void test_a_port_that_comes_back_has_a_clean_record(void **state) {
+    struct rdma_side a, b;
+    char path[300];
+    rdma_side_open(&a, "0,2", MIB, 0);
+    rdma_side_open(&b, "1,3", MIB, 0);
+    mc_segment_id to_b = rdma_segment_of(&a, &b);
+    rdma_round_trip(&a, &b, to_b, MIB, 0);
+    struct mc_segment_slot *slot = mc_slot_acquire(a.engine, to_b);
+    struct rdma_context *context = rdma_of(a.engine->transports[0])->contexts[1];
+    snprintf(path, sizeof(path), "%s@nic3", mc_engine_name(b.engine));
+    uint64_t hash = rdma_pool_hash(path);
+    struct mc_health *links = atomic_load(&slot->links[0]);
+    if (links == NULL) { /* the engine's from here on, as after a first failure */
+        links = mc_zalloc(2 * sizeof(*links));
+        atomic_store(&slot->links[0], links);
+    }
+
+    set_link(2, false);
+    wait_for_port(&a, 1, false);
+    for (unsigned i = 0; i < 20; i++) {
+        uint64_t now = mc_now_ns(mc_clock_system());
+        mc_health_failed(&links[1], now, now);
+        rdma_penalise(context, hash);
+    }
+    assert_int_equal(mc_health_state(&links[1], mc_now_ns(mc_clock_system())), MC_PAUSED);
+    assert_true(rdma_penalised(context, hash, mc_now_ns(mc_clock_system())));
+    rdma_round_trip(&a, &b, to_b, MIB, 1); /* over the other pair */
+
+    set_link(2, true);
+    wait_for_port(&a, 1, true);
+    assert_true(mc_health_good(&links[1]));
+    assert_false(rdma_penalised(context, hash, mc_now_ns(mc_clock_system())));
+    rdma_round_trip(&a, &b, to_b, MIB, 2);
+    mc_slot_release(slot);
     rdma_side_close(&a);
     rdma_side_close(&b);
 }
@@ -249,6 +301,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_memory_that_is_unregistered_is_out_of_reach),
         cmocka_unit_test(test_ranges_larger_than_a_region_are_split),
         cmocka_unit_test(test_what_is_cancelled_in_flight_is_flushed),
+        cmocka_unit_test(test_a_port_that_comes_back_has_a_clean_record),
         cmocka_unit_test(test_endpoints_never_exceed_their_limit),
         cmocka_unit_test(test_memory_that_a_nic_refuses_is_not_offered),
         cmocka_unit_test(test_small_writes_need_no_registration),
