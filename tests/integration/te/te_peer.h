@@ -6,6 +6,7 @@
 #ifndef MC_TESTS_TE_PEER_H
 #define MC_TESTS_TE_PEER_H
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -13,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "standins/cuda.h"
 #include "unit/te/te_support.h"
 
 enum peer_order {
@@ -30,7 +32,8 @@ struct peer_config {
     uint64_t size;
     uint32_t allocated;
     uint32_t disable_shm;
-    uint32_t rpc_port; /* 0 = any */
+    uint32_t rpc_port;  /* 0 = any */
+    uint32_t on_device; /* the memory is of the stand-in device (tests/standins/cuda.h) */
 };
 struct peer_hello {
     char name[280];
@@ -107,9 +110,9 @@ __attribute__((no_sanitize("thread"))) static uint64_t peer_same(const volatile 
     return same;
 }
 
-static inline uint64_t peer_obey(struct mc_engine *engine, char *memory, uint64_t size,
+static inline uint64_t peer_obey(struct mc_engine *engine, void *memory, char *bytes, uint64_t size,
                                  const struct peer_message *m) {
-    char *at = memory + m->offset;
+    char *at = bytes + m->offset;
     switch (m->order) {
     case PEER_FILL:
     case PEER_VERIFY: { /* answers the number of right bytes from the beginning */
@@ -135,6 +138,41 @@ static inline uint64_t peer_obey(struct mc_engine *engine, char *memory, uint64_
     }
 }
 
+/* Loads the driver that is a stand-in. */
+static inline const struct standin_cuda *peer_cuda(void) {
+    void *library = dlopen(MC_STANDIN_CUDA, RTLD_NOW);
+    const struct standin_cuda *cuda = library == NULL ? NULL : dlsym(library, "standin_cuda_table");
+    if (cuda == NULL) {
+        fprintf(stderr, "the stand-in does not load: %s\n", dlerror());
+        _exit(2);
+    }
+    return cuda;
+}
+
+/* Registered memory; *bytes is where the processor reaches it. */
+static inline void *peer_memory(struct mc_engine *engine, const struct peer_config *config,
+                                char **bytes) {
+    const struct standin_cuda *cuda = config->on_device ? peer_cuda() : NULL;
+    void *memory = NULL;
+    uint64_t device = 0;
+    enum mc_status status = MC_OK;
+    if (config->allocated) {
+        status = mc_memory_alloc(engine, config->size, "*", &memory);
+    } else {
+        if (cuda != NULL && cuda->alloc(0, config->size, &device) == 0) {
+            memory = (void *)(uintptr_t)device;
+        } else {
+            memory = malloc(config->size);
+        }
+        status = mc_memory_register(engine, memory, config->size, "*", 0);
+    }
+    if (status != MC_OK) {
+        _exit(2);
+    }
+    *bytes = device != 0 ? cuda->inside(device) : memory;
+    return memory;
+}
+
 static inline int peer_main(int fd) {
     struct peer_config config;
     struct peer_hello hello = {0};
@@ -142,17 +180,8 @@ static inline int peer_main(int fd) {
     peer_exchange(fd, false, &config, sizeof(config));
     struct mc_engine *engine =
         peer_engine_of(config.disable_shm, (uint16_t)config.rpc_port, PEER_REACTORS);
-    void *memory = NULL;
-    if (config.allocated) {
-        if (mc_memory_alloc(engine, config.size, "*", &memory) != MC_OK) {
-            return 2;
-        }
-    } else {
-        memory = malloc(config.size);
-        if (mc_memory_register(engine, memory, config.size, "*", 0) != MC_OK) {
-            return 2;
-        }
-    }
+    char *bytes;
+    void *memory = peer_memory(engine, &config, &bytes);
     snprintf(hello.name, sizeof(hello.name), "%s", mc_engine_name(engine));
     hello.addr = (uint64_t)(uintptr_t)memory;
     hello.rpc_port = mc_engine_rpc_port(engine);
@@ -160,7 +189,7 @@ static inline int peer_main(int fd) {
     struct peer_message m;
     do {
         peer_exchange(fd, false, &m, sizeof(m));
-        uint64_t answer = peer_obey(engine, memory, config.size, &m);
+        uint64_t answer = peer_obey(engine, memory, bytes, config.size, &m);
         if (m.order == PEER_QUIT) {
             mc_engine_destroy(engine);
         }
@@ -178,8 +207,7 @@ static inline void peer_take_over(int argc, char **argv) {
 
 /* ---- the parent ---- */
 
-static inline void peer_start(struct peer *peer, uint64_t size, bool allocated, bool disable_shm,
-                              uint16_t rpc_port) {
+static inline void peer_start_with(struct peer *peer, const struct peer_config *config) {
     int fds[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     peer->pid = fork();
@@ -190,9 +218,15 @@ static inline void peer_start(struct peer *peer, uint64_t size, bool allocated, 
     }
     close(fds[1]);
     peer->fd = fds[0];
-    struct peer_config config = {size, allocated, disable_shm, rpc_port};
-    peer_exchange(peer->fd, true, &config, sizeof(config));
+    peer_exchange(peer->fd, true, (void *)(uintptr_t)config, sizeof(*config));
     peer_exchange(peer->fd, false, &peer->hello, sizeof(peer->hello));
+}
+
+static inline void peer_start(struct peer *peer, uint64_t size, bool allocated, bool disable_shm,
+                              uint16_t rpc_port) {
+    const struct peer_config config = {
+        .size = size, .allocated = allocated, .disable_shm = disable_shm, .rpc_port = rpc_port};
+    peer_start_with(peer, &config);
 }
 
 static inline uint64_t peer_tell(struct peer *peer, enum peer_order order, uint64_t offset,

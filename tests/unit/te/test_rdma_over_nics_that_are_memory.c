@@ -2,10 +2,12 @@
  * The rdma transport with everything but verbs: the suite that the guest runs over Soft-RoCE, over
  * NICs that are memory. MC_TEST_THREADS
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
 
+#include "standins/cuda.h"
 #include "support/fake_nics.h"
 #include "support/rdma_suite.h"
 #include "te/internal.h"
@@ -89,6 +91,47 @@ static void test_a_port_that_comes_back_has_a_clean_record(void **state) {
     mc_slot_release(slot);
     rdma_side_close(&a);
     rdma_side_close(&b);
+}
+
+/* Device memory that the NICs may not register travels through host memory at both ends, over
+ * them. */
+static void test_device_memory_is_staged_over_rdma(void **state) {
+    static const char *const nics[] = {"nic0", "nic1"};
+    const struct mc_transport_ops *const table[] = {&ops, &mc_transport_stage_ops};
+    const size_t size = 3 * MIB + 5;
+    void *library = dlopen(MC_STANDIN_CUDA, RTLD_NOW);
+    const struct standin_cuda *cuda = library == NULL ? NULL : dlsym(library, "standin_cuda_table");
+    struct rdma_side sides[2];
+    uint64_t device[2];
+    assert_non_null(cuda);
+    setenv("MC_DISABLE_GPU_DIRECT_RDMA", "1", 1);
+    for (unsigned i = 0; i < 2; i++) {
+        struct mc_engine_options options;
+        mc_engine_options_init(&options);
+        options.host = "127.0.0.1";
+        options.reactors = 1;
+        setenv("MC_TE_FILTERS", nics[i], 1);
+        assert_ok(mc_engine_create_with(&options, table, 2, &sides[i].engine));
+        assert_int_equal(cuda->alloc(i, size, &device[i]), 0);
+        assert_ok(mc_memory_register(sides[i].engine, (void *)(uintptr_t)device[i], size, "*", 0));
+    }
+    unsetenv("MC_DISABLE_GPU_DIRECT_RDMA");
+    mc_segment_id to_b = rdma_segment_of(&sides[0], &sides[1]);
+    char *here = cuda->inside(device[0]), *there = cuda->inside(device[1]);
+    mc_test_fill(here, size, 1);
+    assert_ok(rdma_move(&sides[0], to_b, MC_TRANSFER_WRITE, (char *)(uintptr_t)device[0],
+                        (const char *)(uintptr_t)device[1], size, 60000));
+    mc_test_verify(there, size, 1);
+    mc_test_fill(there, size, 2);
+    assert_ok(rdma_move(&sides[0], to_b, MC_TRANSFER_READ, (char *)(uintptr_t)device[0],
+                        (const char *)(uintptr_t)device[1], size, 60000));
+    mc_test_verify(here, size, 2);
+    assert_int_equal(rdma_counter_of(&sides[0], "mooncake_te_rail_bytes_total", "rail=\"nic0\""),
+                     2 * size);
+    for (unsigned i = 0; i < 2; i++) {
+        mc_engine_destroy(sides[i].engine);
+        cuda->release(device[i]);
+    }
 }
 
 static void test_endpoints_never_exceed_their_limit(void **state) {
@@ -302,6 +345,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_ranges_larger_than_a_region_are_split),
         cmocka_unit_test(test_what_is_cancelled_in_flight_is_flushed),
         cmocka_unit_test(test_a_port_that_comes_back_has_a_clean_record),
+        cmocka_unit_test(test_device_memory_is_staged_over_rdma),
         cmocka_unit_test(test_endpoints_never_exceed_their_limit),
         cmocka_unit_test(test_memory_that_a_nic_refuses_is_not_offered),
         cmocka_unit_test(test_small_writes_need_no_registration),
