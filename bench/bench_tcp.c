@@ -8,10 +8,14 @@
  * The two sides alternate, ROUNDS times each. "Good" is the third best round: on a machine that
  * others use as well, short rounds and that column come nearest to a quiet one.
  *
- * Usage: bench_tcp [SECONDS_A_ROUND [all|short|single|latency]]
+ * Usage: bench_tcp [SECONDS_A_ROUND [all|short|single|latency|far [HERE THERE]]]
+ *
+ * HERE and THERE are addresses of the two processes; with FAR_SPACE in the environment the second
+ * one is in that network namespace: `bench/delayed-link 1 bench_tcp 0.3 far 10.78.0.1 10.78.0.2`.
  */
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -39,11 +43,11 @@ static char *make_memory(int byte) {
     return memory;
 }
 
-static struct mc_engine *make_engine(void) {
+static struct mc_engine *make_engine(const char *host) {
     struct mc_engine_options options;
     struct mc_engine *engine;
     mc_engine_options_init(&options);
-    options.host = "127.0.0.1";
+    options.host = host;
     options.disable_shm = true;
     MC_ASSERT(mc_engine_create(&options, &engine) == MC_OK);
     return engine;
@@ -117,15 +121,27 @@ struct target {
     uint16_t raw_port;
 };
 
-static _Noreturn void be_target(int pipe_fd) {
+static void enter_space(void) {
+    const char *space = getenv("FAR_SPACE");
+    char path[256];
+    if (space != NULL) {
+        snprintf(path, sizeof(path), "/run/netns/%s", space);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        MC_ASSERT(fd >= 0 && setns(fd, CLONE_NEWNET) == 0);
+        close(fd);
+    }
+}
+
+static _Noreturn void be_target(int pipe_fd, const char *host) {
     struct target t = {.memory = 0};
-    struct mc_engine *engine = make_engine();
+    enter_space();
+    struct mc_engine *engine = make_engine(host);
     int listener;
     raw_memory = make_memory(1);
     t.memory = (uint64_t)(uintptr_t)raw_memory;
     snprintf(t.name, sizeof(t.name), "%s", mc_engine_name(engine));
     MC_ASSERT(mc_memory_register(engine, raw_memory, MEMORY, "*", 0) == MC_OK);
-    MC_ASSERT(mc_listen("127.0.0.1", 0, 16, &listener, &t.raw_port) == MC_OK);
+    MC_ASSERT(mc_listen(host, 0, 16, &listener, &t.raw_port) == MC_OK);
     set_blocking(listener);
     MC_ASSERT(write(pipe_fd, &t, sizeof(t)) == sizeof(t));
     for (;;) {
@@ -307,9 +323,9 @@ static void compare(struct bench *bench, const struct load *load) {
     fflush(stdout);
 }
 
-static void connect_raw(struct bench *bench) {
+static void connect_raw(struct bench *bench, const char *host) {
     struct mc_addr addr;
-    MC_ASSERT(mc_addr_resolve("127.0.0.1", bench->target.raw_port, &addr) == MC_OK);
+    MC_ASSERT(mc_addr_resolve(host, bench->target.raw_port, &addr) == MC_OK);
     for (int i = 0; i < THREADS_MAX; i++) {
         MC_ASSERT(mc_connect(&addr, now() + MC_SEC, &bench->raw_fds[i]) == MC_OK);
         set_blocking(bench->raw_fds[i]);
@@ -320,7 +336,7 @@ static void run_all(struct bench *bench, const char *which) {
     static const uint64_t sizes[] = {4096, 65536, 1 << 20, 16 << 20};
     static const int batches[] = {1, 16, 128}, threads[] = {1, 2, 4};
     bool quick = strcmp(which, "short") == 0, single = strcmp(which, "single") == 0,
-         latency = strcmp(which, "latency") == 0;
+         latency = strcmp(which, "latency") == 0, far = strcmp(which, "far") == 0;
     printf("                             | GB/s, median round      | GB/s, good round        | p50 "
            "us of a batch "
            "| p99 us\n"
@@ -328,12 +344,12 @@ static void run_all(struct bench *bench, const char *which) {
            "raw      tcp "
            "|      raw      tcp\n");
     for (int op = 0; op < 2; op++) {
-        for (size_t s = 0; s < MC_ARRAY_LEN(sizes) && !(latency && s > 0); s++) {
+        for (size_t s = far ? 1 : 0; s < MC_ARRAY_LEN(sizes) && !(latency && s > 0); s++) {
             for (size_t b = 0; b < MC_ARRAY_LEN(batches) && !((latency || single) && b > 0); b++) {
                 for (size_t t = 0; t < MC_ARRAY_LEN(threads) && !((latency || single) && t > 0);
                      t++) {
                     struct load load = {(enum mc_transfer_op)op, sizes[s], batches[b], threads[t]};
-                    if (!(quick && t == 1) &&
+                    if (!(quick && t == 1) && !(far && (b == 2 || t == 1)) &&
                         load.size * (uint64_t)load.batch * (uint64_t)load.threads <= HALF) {
                         compare(bench, &load);
                     }
@@ -345,21 +361,22 @@ static void run_all(struct bench *bench, const char *which) {
 
 int main(int argc, char **argv) {
     struct bench bench = {.seconds = argc > 1 ? atof(argv[1]) : 0.1};
+    const char *here = argc > 4 ? argv[3] : "127.0.0.1", *there = argc > 4 ? argv[4] : "127.0.0.1";
     int channel[2];
     MC_ASSERT(pipe(channel) == 0);
     pid_t pid = fork();
     if (pid == 0) {
-        be_target(channel[1]);
+        be_target(channel[1], there);
     }
     MC_ASSERT(pid > 0 &&
               read(channel[0], &bench.target, sizeof(bench.target)) == sizeof(bench.target));
     bench.memory = make_memory(2);
     bench.samples = mc_alloc(SAMPLES_MAX * sizeof(bench.samples[0]));
-    bench.engine = make_engine();
+    bench.engine = make_engine(here);
     MC_ASSERT(mc_memory_register(bench.engine, bench.memory, MEMORY, "*", MC_MEMORY_LOCAL_ONLY) ==
               MC_OK);
     MC_ASSERT(mc_segment_open(bench.engine, bench.target.name, &bench.segment) == MC_OK);
-    connect_raw(&bench);
+    connect_raw(&bench, there);
     run_all(&bench, argc > 2 ? argv[2] : "all");
     mc_engine_destroy(bench.engine);
     free(bench.samples);

@@ -8,6 +8,8 @@
  *   rdma_context.c   a NIC port: its completions, its events, its thread
  *   rdma_endpoint.c  queue pairs to one NIC of one peer: queue, post, complete, fail
  *   rdma_connect.c   how endpoints come up and go: handshakes, room, eviction
+ *   rdma_accept.c    what peers' requests are answered
+ *   rdma_sweep.c     all endpoints of a NIC at once: failing, cancelling, the end
  *   rdma_pool.c      SIEVE
  *   rdma_memory.c    registered ranges and their keys; rdma_region.c: one region with one NIC
  *   rdma_topology.c  where NICs are: distances, priority matrix, filters
@@ -261,11 +263,34 @@ bool rdma_penalised(const struct rdma_context *context, uint64_t path_hash, uint
 
 /* ---- connecting (rdma_connect.c) ---- */
 
+static inline struct rdma_endpoint *rdma_endpoint_of(const struct rdma_pool_node *node) {
+    return mc_container_of((struct rdma_pool_node *)(uintptr_t)node, struct rdma_endpoint, node);
+}
+enum rdma_state rdma_endpoint_state(struct rdma_endpoint *ep);
+/* What an endpoint says of itself; its lock is held, or nobody else has it any more. */
+void rdma_setup_fill_locked(const struct rdma_endpoint *ep, struct mc_rdma_setup *out);
+void rdma_setup_answer(struct mc_handshake_call *call, const struct mc_rdma_setup *setup);
+void rdma_setup_reject(struct rdma_transport *t, const struct mc_rdma_setup *request,
+                       struct mc_handshake_call *call, const char *why);
+/* Context's lock: the endpoint that new slices and requests mean (one that ends is taken out); a
+ * new one, waiting for room, counted once for the house; out of the pool, into `leaving`. */
+struct rdma_endpoint *rdma_endpoint_find_locked(struct rdma_context *context, const char *path,
+                                                uint64_t hash);
+struct rdma_endpoint *rdma_endpoint_add_locked(struct rdma_context *context, const char *path,
+                                               uint64_t hash);
+void rdma_endpoint_detach_locked(struct rdma_endpoint *ep);
+/* Gives room to endpoints that wait for it, as long as there is any, or somebody to evict. */
+void rdma_context_admit(struct rdma_context *context);
+/* Takes nothing new, ends what is posted. */
+void rdma_endpoint_drain(struct rdma_endpoint *ep);
+/* Answers a peer's request with this endpoint, which has queue pairs. */
+void rdma_endpoint_serve(struct rdma_endpoint *ep, const struct mc_rdma_setup *request,
+                         struct mc_handshake_call *call);
 struct rdma_peer;
 /* The endpoint to the peer's NIC, made when there is none; counted for the caller. */
 struct rdma_endpoint *rdma_endpoint_to(struct rdma_context *context, const struct rdma_peer *peer,
                                        unsigned remote);
-/* A peer's request; answers the call, now or later. Not on a reactor. */
+/* A peer's request; answers the call, now or later. Not on a reactor (rdma_accept.c). */
 void rdma_accept(struct rdma_transport *t, const struct mc_rdma_setup *request,
                  struct mc_handshake_call *call);
 /* Queues the endpoint's job: open it, or finish it. */
@@ -273,6 +298,9 @@ void rdma_endpoint_kick(struct rdma_endpoint *ep);
 /* After a change of state, no lock held: a failed endpoint leaves the pool, one that is over has
  * its job queued. */
 void rdma_endpoint_settle(struct rdma_endpoint *ep);
+
+/* ---- many at once (rdma_sweep.c) ---- */
+
 /* Fails every endpoint that `which` names and takes it out of the pool. */
 void rdma_context_fail(struct rdma_context *context,
                        bool (*which)(const struct rdma_endpoint *ep, const void *arg),

@@ -7,16 +7,11 @@
  * other's request for its answer: the queue pairs named in all four messages are the same, so it
  * does not matter which comes first.
  *
- * A request names its sender's generation, which grows with each endpoint that an engine makes. One
- * that is older than what we are connected to is refused; an answer is taken only by the endpoint
- * that asked, and only while it still waits: a late one finds another state or another object.
- *
  * Where there is no room SIEVE names a victim. It takes no new slices, ends what is posted, and
  * tells the peer, who does the same before it answers; only then are queue pairs destroyed, so that
  * eviction breaks no transfer, not even those that the peer does through it.
  */
 #include <stdio.h>
-#include <time.h>
 
 #include "base/log.h"
 #include "io/io.h"
@@ -24,18 +19,11 @@
 
 #define REPLY_TIMEOUT_MS 10000
 #define CLOSE_TIMEOUT_MS 3000
-#define DRAIN_LOOK_MS    50
-
-static void admit(struct rdma_context *context);
-
-static struct rdma_endpoint *of_node(const struct rdma_pool_node *node) {
-    return mc_container_of((struct rdma_pool_node *)(uintptr_t)node, struct rdma_endpoint, node);
-}
 
 /* ---- messages ---- */
 
 /* What an endpoint says of itself. */
-static void fill_setup(const struct rdma_endpoint *ep, struct mc_rdma_setup *out) {
+void rdma_setup_fill_locked(const struct rdma_endpoint *ep, struct mc_rdma_setup *out) {
     const struct rdma_context *context = ep->context;
     struct mc_engine *engine = context->transport->base.engine;
     *out = (struct mc_rdma_setup){
@@ -55,15 +43,15 @@ static void fill_setup(const struct rdma_endpoint *ep, struct mc_rdma_setup *out
     }
 }
 
-static void answer(struct mc_handshake_call *call, const struct mc_rdma_setup *setup) {
+void rdma_setup_answer(struct mc_handshake_call *call, const struct mc_rdma_setup *setup) {
     struct mc_buf body = {0};
     mc_rdma_setup_encode(setup, &body);
     mc_handshake_answer(call, (struct mc_str){body.data, body.len});
     mc_buf_free(&body);
 }
 
-static void reject(struct rdma_transport *t, const struct mc_rdma_setup *request,
-                   struct mc_handshake_call *call, const char *why) {
+void rdma_setup_reject(struct rdma_transport *t, const struct mc_rdma_setup *request,
+                       struct mc_handshake_call *call, const char *why) {
     struct mc_rdma_setup setup = {.engine_id = mc_engine_id(t->base.engine),
                                   .answers = request->generation};
     memcpy(setup.local_path, request->peer_path, sizeof(setup.local_path));
@@ -71,7 +59,7 @@ static void reject(struct rdma_transport *t, const struct mc_rdma_setup *request
     snprintf(setup.reply_msg, sizeof(setup.reply_msg), "%s", why);
     mc_warn_limited("rdma: a peer's request is rejected from=%s to=%s reason=\"%s\"",
                     request->local_path, request->peer_path, why);
-    answer(call, &setup);
+    rdma_setup_answer(call, &setup);
 }
 
 /* One exchange with the peer's handshake port. */
@@ -102,7 +90,7 @@ static enum mc_status exchange(struct rdma_endpoint *ep, const struct mc_rdma_se
 
 /* ---- lists of the context ---- */
 
-static void detach_locked(struct rdma_endpoint *ep) {
+void rdma_endpoint_detach_locked(struct rdma_endpoint *ep) {
     struct rdma_context *context = ep->context;
     if (ep->node.inside) {
         rdma_pool_remove(&context->pool, &ep->node);
@@ -117,7 +105,7 @@ void rdma_endpoint_settle(struct rdma_endpoint *ep) {
     bool leaves = ep->state > RDMA_UP, over = rdma_endpoint_is_over_locked(ep);
     pthread_mutex_unlock(&ep->lock);
     if (leaves) {
-        detach_locked(ep);
+        rdma_endpoint_detach_locked(ep);
     }
     pthread_mutex_unlock(&ep->context->lock);
     if (over) {
@@ -126,8 +114,8 @@ void rdma_endpoint_settle(struct rdma_endpoint *ep) {
 }
 
 /* A new endpoint, waiting for room; counted once for the house. */
-static struct rdma_endpoint *add_locked(struct rdma_context *context, const char *path,
-                                        uint64_t hash) {
+struct rdma_endpoint *rdma_endpoint_add_locked(struct rdma_context *context, const char *path,
+                                               uint64_t hash) {
     struct rdma_transport *t = context->transport;
     uint64_t generation = atomic_fetch_add_explicit(&t->generation, 1, memory_order_relaxed) + 1;
     struct rdma_endpoint *ep = rdma_endpoint_new(context, path, generation);
@@ -137,7 +125,7 @@ static struct rdma_endpoint *add_locked(struct rdma_context *context, const char
     return ep;
 }
 
-static enum rdma_state state_of(struct rdma_endpoint *ep) {
+enum rdma_state rdma_endpoint_state(struct rdma_endpoint *ep) {
     pthread_mutex_lock(&ep->lock);
     enum rdma_state state = ep->state;
     pthread_mutex_unlock(&ep->lock);
@@ -145,24 +133,24 @@ static enum rdma_state state_of(struct rdma_endpoint *ep) {
 }
 
 /* The endpoint that new slices and requests mean; one that ends is taken out. */
-static struct rdma_endpoint *find_locked(struct rdma_context *context, const char *path,
-                                         uint64_t hash) {
+struct rdma_endpoint *rdma_endpoint_find_locked(struct rdma_context *context, const char *path,
+                                                uint64_t hash) {
     struct rdma_pool_node *node = rdma_pool_find(&context->pool, path, hash);
-    if (node != NULL && state_of(of_node(node)) > RDMA_UP) {
-        detach_locked(of_node(node));
+    if (node != NULL && rdma_endpoint_state(rdma_endpoint_of(node)) > RDMA_UP) {
+        rdma_endpoint_detach_locked(rdma_endpoint_of(node));
         node = NULL;
     }
-    return node == NULL ? NULL : of_node(node);
+    return node == NULL ? NULL : rdma_endpoint_of(node);
 }
 
 struct rdma_endpoint *rdma_endpoint_to(struct rdma_context *context, const struct rdma_peer *peer,
                                        unsigned remote) {
     const struct rdma_remote *to = &peer->remotes[remote];
     pthread_mutex_lock(&context->lock);
-    struct rdma_endpoint *ep = find_locked(context, to->path, to->hash);
+    struct rdma_endpoint *ep = rdma_endpoint_find_locked(context, to->path, to->hash);
     bool made = ep == NULL;
     if (made) {
-        ep = add_locked(context, to->path, to->hash);
+        ep = rdma_endpoint_add_locked(context, to->path, to->hash);
         snprintf(ep->host, sizeof(ep->host), "%s", peer->desc->host);
         ep->rpc_port = peer->desc->rpc_port;
         ep->peer_id = peer->desc->engine_id;
@@ -170,7 +158,7 @@ struct rdma_endpoint *rdma_endpoint_to(struct rdma_context *context, const struc
     rdma_endpoint_get(ep);
     pthread_mutex_unlock(&context->lock);
     if (made) {
-        admit(context);
+        rdma_context_admit(context);
     }
     return ep;
 }
@@ -178,7 +166,7 @@ struct rdma_endpoint *rdma_endpoint_to(struct rdma_context *context, const struc
 /* ---- room ---- */
 
 static bool may_go(const struct rdma_pool_node *node) {
-    return state_of(of_node(node)) == RDMA_UP;
+    return rdma_endpoint_state(rdma_endpoint_of(node)) == RDMA_UP;
 }
 
 static size_t length_of(const struct mc_list *list, size_t limit) {
@@ -214,9 +202,9 @@ static void look_for_room(struct rdma_context *context, struct rdma_endpoint **n
                                               ? NULL
                                               : rdma_pool_victim(&context->pool, may_go);
             if (node != NULL) {
-                *victim = of_node(node);
+                *victim = rdma_endpoint_of(node);
                 rdma_endpoint_get(*victim);
-                detach_locked(*victim);
+                rdma_endpoint_detach_locked(*victim);
                 mc_metric_add(&context->metrics.evicted, 1);
             }
         }
@@ -224,7 +212,7 @@ static void look_for_room(struct rdma_context *context, struct rdma_endpoint **n
     pthread_mutex_unlock(&context->lock);
 }
 
-static void drain(struct rdma_endpoint *ep) {
+void rdma_endpoint_drain(struct rdma_endpoint *ep) {
     struct rdma_ended ended;
     rdma_ended_init(&ended);
     pthread_mutex_lock(&ep->lock);
@@ -234,7 +222,7 @@ static void drain(struct rdma_endpoint *ep) {
     rdma_ended_tell(&ended);
 }
 
-static void admit(struct rdma_context *context) {
+void rdma_context_admit(struct rdma_context *context) {
     for (;;) {
         struct rdma_endpoint *next, *victim;
         look_for_room(context, &next, &victim);
@@ -242,7 +230,7 @@ static void admit(struct rdma_context *context) {
             rdma_endpoint_kick(next);
             rdma_endpoint_put(next);
         } else if (victim != NULL) {
-            drain(victim);
+            rdma_endpoint_drain(victim);
             rdma_endpoint_put(victim);
         } else {
             return;
@@ -269,7 +257,7 @@ static enum mc_status connect_to(struct rdma_endpoint *ep, const struct mc_rdma_
         }
     }
     if (status == MC_OK && own != NULL) {
-        fill_setup(ep, own);
+        rdma_setup_fill_locked(ep, own);
         own->answers = peer->generation;
     }
     pthread_mutex_unlock(&ep->lock);
@@ -278,17 +266,18 @@ static enum mc_status connect_to(struct rdma_endpoint *ep, const struct mc_rdma_
 }
 
 /* Answers a peer's request with this endpoint, which has queue pairs. */
-static void serve(struct rdma_endpoint *ep, const struct mc_rdma_setup *request,
-                  struct mc_handshake_call *call) {
+void rdma_endpoint_serve(struct rdma_endpoint *ep, const struct mc_rdma_setup *request,
+                         struct mc_handshake_call *call) {
     struct mc_rdma_setup own;
     enum mc_status status = connect_to(ep, request, &own);
     if (status == MC_OK) {
         rdma_pardon(ep->context, ep->node.hash);
-        answer(call, &own);
-        admit(ep->context); /* somebody may wait for an endpoint that can be evicted */
+        rdma_setup_answer(call, &own);
+        rdma_context_admit(ep->context); /* somebody may wait for an endpoint that can be evicted */
     } else {
         mc_metric_add(&ep->context->metrics.denied, 1);
-        reject(ep->context->transport, request, call, "the queue pairs cannot be connected");
+        rdma_setup_reject(ep->context->transport, request, call,
+                          "the queue pairs cannot be connected");
         rdma_endpoint_fail(ep);
     }
 }
@@ -298,7 +287,7 @@ static void serve(struct rdma_endpoint *ep, const struct mc_rdma_setup *request,
 static void send_ready_ack(struct rdma_endpoint *ep) {
     struct mc_rdma_setup request, reply;
     pthread_mutex_lock(&ep->lock);
-    fill_setup(ep, &request);
+    rdma_setup_fill_locked(ep, &request);
     pthread_mutex_unlock(&ep->lock);
     request.ready_ack = true;
     if (exchange(ep, &request, CLOSE_TIMEOUT_MS, &reply) != MC_OK) {
@@ -309,7 +298,7 @@ static void send_ready_ack(struct rdma_endpoint *ep) {
 static enum mc_status ask(struct rdma_endpoint *ep) {
     struct mc_rdma_setup request, reply;
     pthread_mutex_lock(&ep->lock);
-    fill_setup(ep, &request);
+    rdma_setup_fill_locked(ep, &request);
     pthread_mutex_unlock(&ep->lock);
     if (ep->host[0] == '\0') {
         return MC_ERR_BAD_ADDRESS;
@@ -336,22 +325,22 @@ static void open_endpoint(struct rdma_endpoint *ep) {
     ep->call = NULL;
     pthread_mutex_unlock(&ep->lock);
     if (call != NULL && status == MC_OK) {
-        serve(ep, request, call);
+        rdma_endpoint_serve(ep, request, call);
     } else if (call != NULL) {
-        reject(ep->context->transport, request, call, "no queue pairs are left");
+        rdma_setup_reject(ep->context->transport, request, call, "no queue pairs are left");
     } else if (status == MC_OK) {
         status = ask(ep);
     }
     free(request);
     /* A peer's request may have brought the endpoint up meanwhile: then ours may fail. */
-    if (status != MC_OK && state_of(ep) != RDMA_UP) {
+    if (status != MC_OK && rdma_endpoint_state(ep) != RDMA_UP) {
         rdma_penalise(ep->context, ep->node.hash);
         rdma_endpoint_fail(ep);
         return;
     }
     if (call == NULL) {
         rdma_pardon(ep->context, ep->node.hash);
-        admit(ep->context);
+        rdma_context_admit(ep->context);
     }
 }
 
@@ -361,7 +350,7 @@ static void open_endpoint(struct rdma_endpoint *ep) {
 static void say_goodbye(struct rdma_endpoint *ep) {
     struct mc_rdma_setup request, reply;
     pthread_mutex_lock(&ep->lock);
-    fill_setup(ep, &request);
+    rdma_setup_fill_locked(ep, &request);
     bool ours = ep->peer_id.hi != 0 || ep->peer_id.lo != 0;
     bool wanted = ep->in_use > 0 && ours && !ep->peer_closed && ep->host[0] != '\0';
     pthread_mutex_unlock(&ep->lock);
@@ -382,22 +371,22 @@ static void finish(struct rdma_endpoint *ep) {
     ep->call = ep->close_call = NULL;
     pthread_mutex_unlock(&ep->lock);
     if (call != NULL) {
-        reject(context->transport, ep->request, call, "the endpoint failed");
+        rdma_setup_reject(context->transport, ep->request, call, "the endpoint failed");
     }
     if (close_call != NULL) {
         struct mc_rdma_setup own;
-        fill_setup(ep, &own);
-        answer(close_call, &own);
+        rdma_setup_fill_locked(ep, &own);
+        rdma_setup_answer(close_call, &own);
     }
     pthread_mutex_lock(&context->lock);
-    detach_locked(ep);
+    rdma_endpoint_detach_locked(ep);
     mc_list_del(&ep->link);
     context->live -= ep->holds_room;
     context->endpoints--;
     mc_metric_set(&context->metrics.endpoints, (int64_t)context->live);
     pthread_cond_broadcast(&context->changed);
     pthread_mutex_unlock(&context->lock);
-    admit(context);
+    rdma_context_admit(context);
     rdma_endpoint_put(ep);
 }
 
@@ -449,338 +438,5 @@ void rdma_endpoint_kick(struct rdma_endpoint *ep) {
         ep->job.run = run_job;
         rdma_endpoint_get(ep);
         mc_workers_submit(waits ? t->callers : t->servants, &ep->job);
-    }
-}
-
-/* ---- peers' requests ---- */
-
-static struct rdma_context *context_named(const struct rdma_transport *t, const char *nic) {
-    for (unsigned i = 0; i < t->context_count; i++) {
-        if (strcmp(t->contexts[i]->name, nic) == 0) {
-            return t->contexts[i];
-        }
-    }
-    return NULL;
-}
-
-/* Whether the request is for us and can be served; else why not. */
-static const char *check(const struct rdma_transport *t, const struct mc_rdma_setup *request,
-                         struct rdma_context **context) {
-    char server[MC_RDMA_PATH_MAX], nic[MC_RDMA_NIC_MAX], other[MC_RDMA_PATH_MAX];
-    static const uint8_t no_gid[16];
-    struct mc_uuid id = mc_engine_id(t->base.engine);
-    if (mc_rdma_path_split(request->local_path, other, nic) != MC_OK ||
-        mc_rdma_path_split(request->peer_path, server, nic) != MC_OK) {
-        return "a NIC path is not <server>@<nic>";
-    }
-    if (strcmp(server, mc_engine_name(t->base.engine)) != 0 ||
-        ((request->peer_id.hi != 0 || request->peer_id.lo != 0) &&
-         !mc_uuid_eq(request->peer_id, id))) {
-        return "another engine answers here";
-    }
-    *context = context_named(t, nic);
-    if (*context == NULL) {
-        return "no such NIC here";
-    }
-    if (!request->close && !atomic_load_explicit(&(*context)->up, memory_order_acquire)) {
-        return "the port is down here";
-    }
-    if (request->qp_count == 0) {
-        return "no queue pairs named";
-    }
-    if ((*context)->global && memcmp(request->local_gid, no_gid, 16) == 0) {
-        return "no local_gid named";
-    }
-    if ((request->engine_id.hi == 0 && request->engine_id.lo == 0) &&
-        request->qp_count > t->config.qps) {
-        return "fewer queue pairs an endpoint here: MC_NUM_QP_PER_EP";
-    }
-    return atomic_load_explicit(&t->closing, memory_order_acquire) ? "the engine ends" : NULL;
-}
-
-static bool means_locked(const struct rdma_endpoint *ep, const struct mc_rdma_setup *request) {
-    uint32_t count = (uint32_t)mc_min_u64(ep->in_use, request->qp_count);
-    return count > 0 && memcmp(ep->peer_qps, request->qp_num, count * sizeof(uint32_t)) == 0;
-}
-
-/* Keeps the request until the endpoint has queue pairs. */
-static void stash_locked(struct rdma_endpoint *ep, const struct mc_rdma_setup *request,
-                         struct mc_handshake_call *call) {
-    struct mc_hostport at;
-    char server[MC_RDMA_PATH_MAX], nic[MC_RDMA_NIC_MAX];
-    if (ep->call != NULL) {
-        reject(ep->context->transport, ep->request, ep->call, "a newer request came");
-    }
-    if (ep->request == NULL) {
-        ep->request = mc_alloc(sizeof(*ep->request));
-    }
-    *ep->request = *request;
-    ep->call = call;
-    ep->peer_id = request->engine_id;
-    if (ep->host[0] == '\0' && mc_rdma_path_split(request->local_path, server, nic) == MC_OK &&
-        mc_hostport_parse(server, &at) == MC_OK && at.port != 0) {
-        snprintf(ep->host, sizeof(ep->host), "%s", at.host);
-        ep->rpc_port = at.port;
-    }
-}
-
-enum verdict { VERDICT_STASHED, VERDICT_SERVE, VERDICT_REPLACE, VERDICT_STALE };
-
-/* What a request means to the endpoint that there is. */
-static enum verdict judge(struct rdma_endpoint *ep, const struct mc_rdma_setup *request,
-                          struct mc_handshake_call *call) {
-    enum verdict verdict = VERDICT_REPLACE;
-    pthread_mutex_lock(&ep->lock);
-    if (ep->state == RDMA_WAITING || (ep->state == RDMA_OPENING && ep->queues == NULL)) {
-        stash_locked(ep, request, call);
-        verdict = VERDICT_STASHED;
-    } else if (ep->state == RDMA_OPENING || (ep->state == RDMA_UP && means_locked(ep, request))) {
-        verdict = VERDICT_SERVE;
-    } else if (ep->state == RDMA_UP && mc_uuid_eq(ep->peer_id, request->engine_id) &&
-               request->generation < ep->peer_generation) {
-        verdict = VERDICT_STALE;
-    }
-    pthread_mutex_unlock(&ep->lock);
-    return verdict;
-}
-
-static void accept_open(struct rdma_context *context, const struct mc_rdma_setup *request,
-                        struct mc_handshake_call *call) {
-    uint64_t hash = rdma_pool_hash(request->local_path);
-    struct rdma_endpoint *old = NULL, *ep;
-    pthread_mutex_lock(&context->lock);
-    ep = find_locked(context, request->local_path, hash);
-    enum verdict verdict = ep == NULL ? VERDICT_REPLACE : judge(ep, request, call);
-    if (verdict == VERDICT_REPLACE) {
-        old = ep;
-        if (old != NULL) { /* the peer has given its side up, whatever ours believes */
-            rdma_endpoint_get(old);
-            detach_locked(old);
-        }
-        ep = add_locked(context, request->local_path, hash);
-        pthread_mutex_lock(&ep->lock);
-        stash_locked(ep, request, call);
-        pthread_mutex_unlock(&ep->lock);
-    }
-    rdma_endpoint_get(ep);
-    pthread_mutex_unlock(&context->lock);
-    if (old != NULL) {
-        pthread_mutex_lock(&old->lock);
-        old->peer_closed = true;
-        pthread_mutex_unlock(&old->lock);
-        rdma_endpoint_fail(old);
-        rdma_endpoint_put(old);
-    }
-    if (verdict == VERDICT_SERVE) {
-        serve(ep, request, call);
-    } else if (verdict == VERDICT_STALE) {
-        mc_metric_add(&context->metrics.denied, 1);
-        reject(context->transport, request, call, "a newer connection exists");
-    } else if (verdict == VERDICT_REPLACE) {
-        admit(context);
-    }
-    rdma_endpoint_put(ep);
-}
-
-/* The endpoint that is connected to the queue pairs of the request, also one that is leaving;
- * counted. */
-static struct rdma_endpoint *find_connected(struct rdma_context *context,
-                                            const struct mc_rdma_setup *request) {
-    struct rdma_endpoint *found = NULL;
-    pthread_mutex_lock(&context->lock);
-    struct rdma_pool_node *node =
-        rdma_pool_find(&context->pool, request->local_path, rdma_pool_hash(request->local_path));
-    struct rdma_endpoint *ep = node == NULL ? NULL : of_node(node);
-    struct mc_list *at = context->leaving.next;
-    for (;;) {
-        if (ep != NULL) {
-            pthread_mutex_lock(&ep->lock);
-            bool same = strcmp(ep->peer_path, request->local_path) == 0 && !ep->finishing &&
-                        means_locked(ep, request);
-            pthread_mutex_unlock(&ep->lock);
-            if (same) {
-                found = ep;
-                rdma_endpoint_get(found);
-                break;
-            }
-        }
-        if (at == &context->leaving) {
-            break;
-        }
-        ep = mc_container_of(at, struct rdma_endpoint, link);
-        at = at->next;
-    }
-    pthread_mutex_unlock(&context->lock);
-    return found;
-}
-
-static void accept_close(struct rdma_context *context, const struct mc_rdma_setup *request,
-                         struct mc_handshake_call *call) {
-    struct mc_rdma_setup done = {.engine_id = mc_engine_id(context->transport->base.engine),
-                                 .answers = request->generation};
-    memcpy(done.local_path, request->peer_path, sizeof(done.local_path));
-    memcpy(done.peer_path, request->local_path, sizeof(done.peer_path));
-    struct rdma_endpoint *ep = find_connected(context, request);
-    if (ep != NULL) {
-        pthread_mutex_lock(&ep->lock);
-        ep->peer_closed = true;
-        if (ep->close_call == NULL && !ep->finishing) {
-            ep->close_call = call;
-            call = NULL;
-        }
-        pthread_mutex_unlock(&ep->lock);
-        drain(ep);
-        rdma_endpoint_put(ep);
-    }
-    if (call != NULL) { /* nothing of ours uses these queue pairs */
-        answer(call, &done);
-    }
-}
-
-void rdma_accept(struct rdma_transport *t, const struct mc_rdma_setup *request,
-                 struct mc_handshake_call *call) {
-    struct rdma_context *context = NULL;
-    const char *why = check(t, request, &context);
-    if (why != NULL) {
-        if (context != NULL) {
-            mc_metric_add(&context->metrics.denied, 1);
-        }
-        reject(t, request, call, why);
-    } else if (request->close) {
-        accept_close(context, request, call);
-    } else if (request->ready_ack) { /* queue pairs wait for nothing here */
-        struct mc_rdma_setup own;
-        struct rdma_endpoint *ep = find_connected(context, request);
-        if (ep == NULL) {
-            reject(t, request, call, "no such connection");
-            return;
-        }
-        pthread_mutex_lock(&ep->lock);
-        fill_setup(ep, &own);
-        pthread_mutex_unlock(&ep->lock);
-        own.answers = request->generation;
-        own.ready_ack = true;
-        answer(call, &own);
-        rdma_endpoint_put(ep);
-    } else {
-        accept_open(context, request, call);
-    }
-}
-
-/* ---- failing many ---- */
-
-#define FAIL_BATCH 64
-
-void rdma_context_fail(struct rdma_context *context,
-                       bool (*which)(const struct rdma_endpoint *ep, const void *arg),
-                       const void *arg) {
-    struct rdma_endpoint *batch[FAIL_BATCH];
-    size_t count;
-    do {
-        count = 0;
-        pthread_mutex_lock(&context->lock);
-        for (struct mc_list *at = context->pool.order.next, *next;
-             at != &context->pool.order && count < FAIL_BATCH; at = next) {
-            next = at->next;
-            struct rdma_endpoint *ep = of_node(mc_container_of(at, struct rdma_pool_node, order));
-            pthread_mutex_lock(&ep->lock);
-            bool hit = which(ep, arg);
-            pthread_mutex_unlock(&ep->lock);
-            if (hit) {
-                rdma_endpoint_get(ep);
-                detach_locked(ep);
-                batch[count++] = ep;
-            }
-        }
-        pthread_mutex_unlock(&context->lock);
-        for (size_t i = 0; i < count; i++) {
-            rdma_endpoint_fail(batch[i]);
-            rdma_endpoint_put(batch[i]);
-        }
-    } while (count == FAIL_BATCH);
-}
-
-/* Those that have the task, counted; at most `capacity`. */
-static size_t with_task(struct rdma_context *context, void *task, struct rdma_endpoint **out,
-                        size_t capacity) {
-    size_t count = 0;
-    pthread_mutex_lock(&context->lock);
-    for (struct mc_list *at = context->pool.order.next;
-         at != &context->pool.order && count < capacity; at = at->next) {
-        struct rdma_endpoint *ep = of_node(mc_container_of(at, struct rdma_pool_node, order));
-        if (rdma_endpoint_has_task(ep, task)) {
-            rdma_endpoint_get(ep);
-            out[count++] = ep;
-        }
-    }
-    for (struct mc_list *at = context->leaving.next; at != &context->leaving && count < capacity;
-         at = at->next) {
-        struct rdma_endpoint *ep = mc_container_of(at, struct rdma_endpoint, link);
-        if (rdma_endpoint_has_task(ep, task)) {
-            rdma_endpoint_get(ep);
-            out[count++] = ep;
-        }
-    }
-    pthread_mutex_unlock(&context->lock);
-    return count;
-}
-
-void rdma_context_cancel(struct rdma_context *context, void *task) {
-    struct rdma_endpoint *batch[FAIL_BATCH];
-    size_t count;
-    while ((count = with_task(context, task, batch, FAIL_BATCH)) > 0) {
-        for (size_t i = 0; i < count; i++) {
-            rdma_endpoint_cancel(batch[i], task);
-            rdma_endpoint_put(batch[i]);
-        }
-        /* What was in flight comes back flushed. */
-        if (rdma_context_poll(context) == 0) {
-            nanosleep(&(struct timespec){0, 50000}, NULL);
-        }
-    }
-}
-
-static bool every(const struct rdma_endpoint *ep, const void *arg) {
-    return true;
-}
-
-/* Those that were draining lose what is in flight. */
-static void fail_leaving(struct rdma_context *context) {
-    struct rdma_endpoint *batch[FAIL_BATCH];
-    size_t count = 0;
-    pthread_mutex_lock(&context->lock);
-    for (struct mc_list *at = context->leaving.next; at != &context->leaving && count < FAIL_BATCH;
-         at = at->next) {
-        struct rdma_endpoint *ep = mc_container_of(at, struct rdma_endpoint, link);
-        if (state_of(ep) == RDMA_DRAINING) {
-            rdma_endpoint_get(ep);
-            batch[count++] = ep;
-        }
-    }
-    pthread_mutex_unlock(&context->lock);
-    for (size_t i = 0; i < count; i++) {
-        rdma_endpoint_fail(batch[i]);
-        rdma_endpoint_put(batch[i]);
-    }
-}
-
-void rdma_context_drain(struct rdma_context *context) {
-    for (;;) {
-        rdma_context_fail(context, every, NULL);
-        fail_leaving(context);
-        pthread_mutex_lock(&context->lock);
-        size_t left = context->endpoints;
-        if (left > 0) {
-            struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_nsec += DRAIN_LOOK_MS * (long)MC_MS;
-            until.tv_sec += until.tv_nsec / (long)MC_SEC;
-            until.tv_nsec %= (long)MC_SEC;
-            pthread_cond_timedwait(&context->changed, &context->lock, &until);
-        }
-        pthread_mutex_unlock(&context->lock);
-        if (left == 0) {
-            return;
-        }
     }
 }
