@@ -155,6 +155,11 @@ class Transfers(unittest.TestCase):
         self.assertIsInstance(json.loads(self.engine.get_local_topology()), dict)
         self.assertGreater(self.engine.get_engine_ptr(), 0)
 
+    def test_the_kind_of_metadata_can_be_said_apart(self):
+        other = self.module.TransferEngine()
+        self.assertEqual(other.initialize_ext("127.0.0.1", "P2PHANDSHAKE", "tcp", "", ""), 0)
+        self.assertEqual(other.send_probe(self.peer.name), 0)
+
     def test_constants(self):
         m = self.module
         self.assertEqual((int(m.TransferOpcode.Read), int(m.TransferOpcode.Write)), (0, 1))
@@ -162,7 +167,9 @@ class Transfers(unittest.TestCase):
         self.assertEqual(m.TransferEngine.TransferOpcode.Write, m.TransferOpcode.Write)
         self.assertTrue(m.TransferOpcode.Read < m.TransferOpcode.Write)
         self.assertFalse(m.TransferOpcode.Write == 1)
-        self.assertIs(m.SUPPORT_CUDA, False)
+        for support in ("SUPPORT_CUDA", "SUPPORT_EFA", "SUPPORT_HIP", "SUPPORT_MNNVL", "SUPPORT_MUSA", "SUPPORT_INTRA_NVLINK"):
+            self.assertIs(getattr(m, support), False, support)
+        self.assertIsInstance(self.engine.get_engine(), m.InnerTransferEngine)
 
     def test_wrong_types(self):
         for wrong in (1.5, "x", None, -1):

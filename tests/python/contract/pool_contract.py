@@ -13,6 +13,12 @@ class Pools(StoreCase):
     def pool(self, **keywords):
         return self.module.BufferPool(self.store, **keywords)
 
+    def test_names(self):
+        m = self.module
+        self.assertIs(m.RegisteredBufferPool, m.BufferPool)
+        self.assertIs(m.RegisteredBufferLease, m.BufferLease)
+        self.assertIs(m.RegisteredBufferLeaseView, m.BufferLeaseView)
+
     def test_leases(self):
         pool = self.pool()
         with pool.acquire(100000) as lease:

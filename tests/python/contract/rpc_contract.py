@@ -87,6 +87,15 @@ class Rpc(unittest.TestCase):
         self.assertFalse(fresh.start_server())
         self.assertIsNone(fresh.stop_server())
 
+    def test_made_by_functions(self):
+        client = self.engine.create_rpc_client(3, 4)
+        self.assertEqual(client.send_data(self.box.address, b"of a function"), 0)
+        self.assertEqual(self.box.wait(1)[0]["data"], b"of a function")
+        self.assertIsInstance(self.engine.create_rpc_server(), self.engine.CoroRPCInterface)
+        for name in ("data_size", "get_bytes", "get_memory_view", "source_address"):
+            self.assertTrue(hasattr(self.engine.ReceivedData, name))
+        self.assertTrue(hasattr(self.engine.ReceivedTensor, "total_bytes"))
+
     def test_nobody_there(self):
         self.assertEqual(self.client.send_data("127.0.0.1:1", b"x"), -1)
 
@@ -146,6 +155,7 @@ class Rpc(unittest.TestCase):
             loop = asyncio.get_running_loop()
             return await asyncio.gather(*(self.client.send_data_async(self.box.address, b"a%d" % i, loop) for i in range(5)))
         self.assertEqual(asyncio.run(main()), [0] * 5)
+        self.assertTrue(callable(self.client.send_tensor_async))
         self.assertEqual(sorted(one["data"] for one in self.box.wait(5)), [b"a%d" % i for i in range(5)])
 
     @ours_only("upstream says 0 to a peer that does not answer, after 30 s whatever the limit is")

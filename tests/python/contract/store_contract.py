@@ -512,6 +512,32 @@ class Inside(StoreCase):
         self.assertEqual(pickle.loads(pickle.dumps(m.ObjectDataType.WEIGHT)), m.ObjectDataType.WEIGHT)
         self.assertEqual([[].__class__, "abc"[m.TaskType.REPLICA_MOVE]], [list, "b"])
 
+    def test_numbers_of_enums(self):
+        numbers = {"ObjectDataType": "UNKNOWN KVCACHE TENSOR WEIGHT SAMPLE ACTIVATION GRADIENT OPTIMIZER_STATE METADATA GENERAL",
+                   "SoftPinAction": "PRESERVE ENABLE DISABLE", "TaskType": "REPLICA_COPY REPLICA_MOVE",
+                   "ReplicaStatus": "UNDEFINED INITIALIZED PROCESSING COMPLETE REMOVED FAILED"}
+        for enum, names in numbers.items():
+            found = {name: int(value) for name, value in getattr(self.module, enum).__members__.items()}
+            self.assertEqual(found, {name: i for i, name in enumerate(names.split())})
+
+    def test_what_is_within(self):
+        self.assertIsNotNone(self.module._get_pyclient_from_wrapper(self.store))
+        self.assertIsNone(self.module._get_pyclient_from_wrapper(self.module.MooncakeDistributedStore()))
+        times = self.module.QueryTaskResponse()
+        self.assertEqual((times.created_at_ms_epoch, times.last_updated_at_ms_epoch), (0, 0))
+        for thing in (self.module.DiskDescriptor.file_path, self.module.DiskDescriptor.object_size):
+            self.assertTrue(hasattr(thing, "__get__"))
+
+    @ours_only("upstream's refuses nothing and asks an SPDK target that is not there")
+    def test_drives_of_others_are_not_in_this_build(self):
+        register = self.module.MooncakeDistributedNoFRegister()
+        self.assertEqual(register.real_register("nqn", 1, "127.0.0.1", "4420", 0, 1 << 30, MASTER), -1012)
+        self.assertEqual(register.real_unregister_by_endpoint("nqn", 1, "127.0.0.1", "4420", MASTER), -1012)
+
+    @ours_only("upstream crashes before setup")
+    def test_the_old_setup_has_its_places_written_in(self):
+        self.assertIn(self.module.MooncakeDistributedStore().init_all("tcp", "", 16 * MIB), (-1, -600))
+
     def test_small_things(self):
         self.assertEqual(self.store.get_offload_rpc_read_count(), 0)
         self.assertEqual(self.store.alloc_from_mem_pool(100), 0)

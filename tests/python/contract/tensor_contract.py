@@ -178,6 +178,96 @@ class Tensors(StoreCase):
         self.assertIsNone(self.store.get_tensor_with_parallelism("w", self.target("shard", self.tp(0, 2, 0))))
         self.assertEqual(self.store.put_tensor_with_parallelism("v", self.x, self.tp(0, 2), writer_partition=Part()), -600)
 
+    def test_published_and_replaced(self):
+        y, config = self.x + 1, self.config(replica_num=1)
+        self.assertEqual(self.store.batch_pub_tensor(["a", "b"], [self.x, y], config), [0, 0])
+        self.assertEqual(self.store.batch_pub_tensor(["c"], [self.x, y], config), [-600])
+        self.assertEqual(self.store.upsert_pub_tensor("a", y, config), 0)
+        self.assertEqual(self.store.batch_upsert_pub_tensor(["b", "c"], [self.x, self.x], config), [0, 0])
+        for key, wanted in (("a", y), ("b", self.x), ("c", self.x)):
+            self.same(self.store.get_tensor(key), wanted)
+        with Memory(self.store, 16384) as memory:
+            self.same(self.store.get_tensor_into("a", memory.ptr, 400), y)
+            self.assertEqual(self.store.upsert_tensor_from("b", memory.ptr, 400), 0)
+            self.assertEqual(self.store.upsert_tensor_from("b", memory.ptr, 399), -600)
+            self.assertEqual(self.store.batch_upsert_tensor_from(["c", "d"], [memory.ptr] * 2, [400] * 2), [0, 0])
+            for key in "bcd":
+                self.same(self.store.get_tensor(key), y)
+
+    def test_memory_of_a_gpu_is_a_dummy_clients(self):
+        self.store.put_tensor("a", self.x)
+        self.assertEqual(self.store.get_tensor_into_cuda("a", self.x), -600)
+        self.assertEqual(self.store.batch_get_tensor_into_cuda(["a"], [self.x]), [-600])
+
+    def test_tp_shards_of_many(self):
+        y, config = self.x + 1, self.config(replica_num=1)
+        self.assertEqual(self.store.pub_tensor_with_tp("a", self.x, config, 0, 2, 1), 0)
+        self.assertEqual(self.store.batch_put_tensor_with_tp(["b", "c"], [self.x, y], 0, 2, 0), [0, 0])
+        self.assertEqual(self.store.batch_pub_tensor_with_tp(["d", "e"], [self.x, y], config, 0, 2, 0), [0, 0])
+        self.same(self.store.get_tensor_with_tp("a", 1, 2), self.x[:, 3:])
+        for key, whole in (("b", self.x), ("c", y), ("d", self.x), ("e", y)):
+            self.same(self.store.get_tensor(key + "_tp_1"), whole[2:])
+        with Memory(self.store, 16384) as memory:
+            self.same(self.store.get_tensor_with_tp_into("c", memory.ptr, 4096, 1, 2), y[2:])
+            self.assertIsNone(self.store.get_tensor_with_tp_into("absent", memory.ptr, 4096, 1, 2))
+            got = self.store.batch_get_tensor_with_tp_into(["b", "absent"], [memory.ptr, memory.ptr + 8192], [4096] * 2, 0, 2)
+            self.same(got[0], self.x[:2])
+            self.assertIsNone(got[1])
+            self.same(self.store.get_tensor_into("b_tp_0", memory.ptr, 4096), self.x[:2])
+            self.store.put_tensor("whole", y)
+            self.store.get_tensor_into("whole", memory.ptr, 4096)
+            self.assertEqual(self.store.batch_put_tensor_with_tp_from(["f", "g"], [memory.ptr] * 2, [400] * 2, 0, 2, 0), [0, 0])
+            self.same(self.store.get_tensor("g_tp_1"), y[2:])
+
+    def test_parallel_shards_of_many(self):
+        parts, y = [self.tp(0, 2), self.tp(1, 2)], self.x + 1
+        self.assertEqual(self.store.batch_put_tensor_with_parallelism(["a", "a"], [self.x, y], parts), [0, 0])
+        self.assertEqual(self.store.upsert_tensor_with_parallelism("a", y, parts[0]), 0)
+        self.assertEqual(self.store.batch_upsert_tensor_with_parallelism(["a"], [self.x], parts[1:]), [0])
+        shard = [self.target("shard", part) for part in parts]
+        got = self.store.batch_get_tensor_with_parallelism(["a", "a", "absent"], [*shard, shard[0]])
+        self.same(got[0], y)
+        self.same(got[1], self.x)
+        self.assertIsNone(got[2])
+        with Memory(self.store, 32768) as memory:
+            self.same(self.store.get_tensor_with_parallelism_into("a", memory.ptr, 4096, shard[0]), y)
+            self.assertIsNone(self.store.get_tensor_with_parallelism_into("absent", memory.ptr, 4096, shard[0]))
+            got = self.store.batch_get_tensor_with_parallelism_into(["a", "a"], [memory.ptr, memory.ptr + 8192], [4096] * 2, shard)
+            self.same(got[0], y)
+            self.same(got[1], self.x)
+            self.store.put_tensor("whole", self.x)
+            self.store.get_tensor_into("whole", memory.ptr, 4096)
+            put = self.store.put_tensor_with_parallelism_from
+            self.assertEqual([put("b", memory.ptr, 400, part) for part in parts], [0, 0])
+            self.assertEqual(put("c", memory.ptr, 399, parts[0]), -600)
+            self.same(self.store.get_tensor_with_parallelism("b", shard[1]), self.x[2:])
+            self.assertEqual(self.store.batch_put_tensor_with_parallelism_from(["d", "d"], [memory.ptr] * 2, [400] * 2, parts), [0, 0])
+            self.same(self.store.get_tensor_with_parallelism("d", shard[0]), self.x[:2])
+            self.store.upsert_tensor("whole", y)
+            self.store.get_tensor_into("whole", memory.ptr, 4096)
+            self.assertEqual(self.store.upsert_tensor_with_parallelism_from("b", memory.ptr, 400, parts[1]), 0)
+            self.assertEqual(self.store.batch_upsert_tensor_with_parallelism_from(["d"], [memory.ptr], [400], parts[:1]), [0])
+            self.same(self.store.get_tensor_with_parallelism("b", shard[1]), y[2:])
+            self.same(self.store.get_tensor_with_parallelism("d", shard[0]), y[:2])
+
+    def test_safetensors(self):
+        try:
+            import safetensors.torch  # noqa: F401
+        except ImportError:
+            self.skipTest("no safetensors")
+        import tempfile
+        with tempfile.TemporaryDirectory() as place:
+            path = place + "/file"
+            self.store.put_tensor("a", self.x)
+            self.assertEqual(self.store.save_tensor_to_safetensor("a", path), 0)
+            self.assertEqual(self.store.save_tensor_to_safetensor("absent", path), -1100)
+            self.assertEqual(self.store.save_tensor_to_safetensor("a", place + "/no/such"), -600)
+            self.same(self.store.load_tensor_from_safetensor("b", path), self.x)
+            self.same(self.store.get_tensor("b"), self.x)
+            self.same(self.store.load_tensor_from_safetensor(file_name=path), self.x)
+            self.same(self.store.get_tensor(path), self.x)
+            self.assertIsNone(self.store.load_tensor_from_safetensor("c", place + "/no/such"))
+
     def test_serializing(self):
         head, address, size, owner = self.module._serialize_tensor(self.x.t())
         self.assertEqual((len(head), size, self.module._tensor_metadata_size()), (304, 96, 304))
