@@ -6,6 +6,9 @@
  * its key, or when its version is not older than what is noted. Versions of this master grow;
  * another's prove nothing, so that a note about the key refuses them.
  *
+ * What upstream's nodes have written has no version. It is refused when the key was removed or
+ * upserted; that it was put proves nothing, since it may be what was put.
+ *
  * Removals and upserts are noted always: they are rare. That a key was put anew must be known only
  * while a disk is away that may have an older value of it, and puts are many: they are noted from
  * the moment that a disk goes (or the master starts, which knows none) for AWAY_MS.
@@ -169,7 +172,10 @@ bool mc_may_return(struct mc_master *m, const struct mc_key *key, uint64_t versi
     bool ours = version >= c->first_version &&
                 version < atomic_load_explicit(&m->next_version, memory_order_relaxed);
     mc_lock_acquire(&c->lock);
-    uint64_t since = mc_max_u64(noted(&c->removed, key->hash), noted(&c->put, key->hash));
+    uint64_t since = noted(&c->removed, key->hash);
+    if (version != 0) {
+        since = mc_max_u64(since, noted(&c->put, key->hash));
+    }
     since = mc_max_u64(since, noted(&c->removed, hash_of_tenant(m, key->tenant)));
     since = mc_max_u64(since, c->floor);
     mc_lock_release(&c->lock);

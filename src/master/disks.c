@@ -607,8 +607,8 @@ static enum mc_status held_locked(struct mc_call *call, struct mc_shard *shard,
         }
         return may ? MC_OK : MC_OBJECT_NOT_FOUND;
     }
-    if (o->list == MC_LIST_PROCESSING) {
-        return MC_OK; /* to be decided when it is told again */
+    if (o->list == MC_LIST_PROCESSING || item->version == 0) {
+        return MC_OK; /* nobody knows yet, or ever: it stays, and is not listed */
     }
     if (o->version != item->version || o->size != size) {
         return MC_OBJECT_NOT_FOUND;

@@ -98,6 +98,79 @@ static void test_an_object_is_written_and_outlives_its_memory(void **state) {
     expect(f, "k", 0, -1);
 }
 
+static int32_t take_ours(struct fixture *f, struct mw_disk_item *first) {
+    struct mw_a_client_flag args = {client_a, true};
+    struct mw_e_vec ret;
+    call(f, MC_RPC_TakeOffloads, &args, &ret);
+    assert_int_equal(ret.error, 0);
+    if (ret.value.count > 0) {
+        *first = ((struct mw_disk_item *)ret.value.items)[0];
+    }
+    return (int32_t)ret.value.count;
+}
+
+/* The master's opinion of the item. */
+static int32_t on_disk(struct fixture *f, const char *key, uint64_t version, bool found) {
+    struct mw_disk_item item = {str("default"), str(key), 1 << 20, version};
+    struct mw_a_on_disk args = {client_a, str("10.0.0.1:99"), found, {&item, 1}};
+    struct mw_e_vec ret;
+    call(f, MC_RPC_OnDisk, &args, &ret);
+    assert_int_equal(ret.error, 0);
+    assert_int_equal(ret.value.count, 1);
+    return ((struct mw_e_void *)ret.value.items)[0].error;
+}
+
+static void unmount_and_mount(struct fixture *f) {
+    struct mw_e_void ret;
+    call(f, MC_RPC_UnmountLocalDiskSegment, &client_a, &ret);
+    assert_int_equal(ret.error, 0);
+    struct mw_a_client_flag args = {client_a, true};
+    call(f, MC_RPC_MountLocalDiskSegment, &args, &ret);
+    assert_int_equal(ret.error, 0);
+}
+
+static void test_a_disk_does_not_bring_back_what_was_removed_or_replaced(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_item first = {0}, second = {0};
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 1 << 20), 0);
+    assert_int_equal(take_ours(f, &first), 1);
+    assert_true(first.version != 0);
+    assert_int_equal(on_disk(f, "k", first.version, false), 0);
+    assert_int_equal(on_disk(f, "k", first.version, false), 0); /* twice is once */
+    expect(f, "k", 1, 1);
+    assert_int_equal(remove_key(f, "k", true), 0);
+    assert_int_equal(put(f, "k", 1 << 20), 0);
+    assert_int_equal(take_ours(f, &second), 1);
+    /* what it told of the first, late, is no answer about the second */
+    assert_int_equal(on_disk(f, "k", first.version, true), MC_OBJECT_NOT_FOUND);
+    assert_int_equal(on_disk(f, "k", first.version, false), MC_OBJECT_NOT_FOUND);
+    expect(f, "k", 1, 0);
+    assert_int_equal(on_disk(f, "k", second.version, false), 0);
+    expect(f, "k", 1, 1);
+    fill_until_evicted(f, "other");
+    expect(f, "k", 0, 1);
+    unmount_and_mount(f);
+    expect(f, "k", 0, -1);
+    assert_int_equal(on_disk(f, "k", first.version, true), MC_OBJECT_NOT_FOUND);
+    expect(f, "k", 0, -1);
+    assert_int_equal(on_disk(f, "k", second.version, true), 0); /* lost, not removed */
+    expect(f, "k", 0, 1);
+    unmount_and_mount(f);
+    assert_int_equal(remove_key(f, "k", true), MC_OBJECT_NOT_FOUND); /* while nobody has it */
+    assert_int_equal(on_disk(f, "k", second.version, true), MC_OBJECT_NOT_FOUND);
+    assert_int_equal(on_disk(f, "k", 0, true), MC_OBJECT_NOT_FOUND);
+    assert_int_equal(on_disk(f, "other/0", 12345, true), MC_OBJECT_NOT_FOUND); /* put anew since */
+    assert_int_equal(on_disk(f, "other/0", 0, true), 0);                       /* may be that */
+    assert_int_equal(on_disk(f, "never", 12345, true), 0);
+    expect(f, "never", 0, 1);
+    struct mw_a_remove_all all = {.force = true, .tenant = str("default")};
+    int64_t removed;
+    call(f, MC_RPC_RemoveAll, &all, &removed);
+    unmount_and_mount(f);
+    assert_int_equal(on_disk(f, "never", 12345, true), MC_OBJECT_NOT_FOUND);
+}
+
 static size_t put_many(struct fixture *f, const char *prefix, unsigned count) {
     char key[64];
     for (unsigned i = 0; i < count; i++) {
@@ -350,6 +423,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_an_object_is_written_and_outlives_its_memory),
+        TEST(test_a_disk_does_not_bring_back_what_was_removed_or_replaced),
         TEST(test_above_the_watermark_the_coldest_are_written_before_eviction),
         TEST(test_what_waits_is_not_evicted_and_a_failure_ends_that),
         TEST(test_a_client_that_never_answers_pins_nothing),
