@@ -142,6 +142,20 @@ static uint64_t buffer_bytes(void) {
                       DEFAULT_BUFFER_BYTES);
 }
 
+/* Upstream's names. A command moves no more than either limit allows. */
+static void nvme_kv_from_env(struct mc_tier_config *tier) {
+    const char *road = getenv("MOONCAKE_NVME_KV_TRANSPORT");
+    tier->device = getenv("MOONCAKE_NVME_KV_DEVICE_PATH");
+    tier->device_nsid = (uint32_t)mc_env_u64("MOONCAKE_NVME_KV_NSID", 1, UINT32_MAX - 1, 1);
+    tier->device_road = road != NULL && strcmp(road, "ioctl") == 0 ? MC_NVME_IOCTL : MC_NVME_AUTO;
+    tier->device_value_bytes = (uint32_t)mc_min_u64(
+        mc_env_u64("MOONCAKE_NVME_KV_RUNTIME_TRANSFER_LIMIT", 4096, 8 << 20, 264 << 10),
+        mc_env_u64("MOONCAKE_NVME_KV_PROTOCOL_MAX_VALUE_SIZE", 4096, 8 << 20, 512 << 10));
+    if (tier->backend != NULL && strcmp(tier->backend, "nvme_kv_storage_backend") == 0) {
+        tier->depth = (unsigned)mc_env_u64("MOONCAKE_NVME_KV_QUEUE_DEPTH", 1, 4096, 256);
+    }
+}
+
 static enum mc_status open_offload(struct mc_store_offload *off, const char *path) {
     uint64_t most = mc_env_u64("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", 0, INT64_MAX, 0);
     uint64_t buckets = mc_env_u64("MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE", 0, INT64_MAX,
@@ -167,6 +181,7 @@ static enum mc_status open_offload(struct mc_store_offload *off, const char *pat
                                             INT64_MAX, 256u << 20),
                  .bucket_keys =
                      (uint32_t)mc_env_u64("MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT", 1, 1000000, 500)}};
+    nvme_kv_from_env(&config.tier);
     return mc_offload_open(&config, &off->offload);
 }
 

@@ -30,6 +30,7 @@ struct mc_tier_backend_ops {
     void (*stats)(struct mc_tier_backend *backend, struct mc_tier_stats *out);
 };
 
-extern const struct mc_tier_backend_ops mc_tier_bucket, mc_tier_perkey, mc_tier_offset;
+extern const struct mc_tier_backend_ops mc_tier_bucket, mc_tier_perkey, mc_tier_offset,
+    mc_tier_nvmekv;
 
 #endif

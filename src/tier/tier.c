@@ -21,7 +21,7 @@
 #define DEFAULT_SUBDIRECTORY "file_per_key_dir"
 
 static const struct mc_tier_backend_ops *const BACKENDS[] = {&mc_tier_bucket, &mc_tier_perkey,
-                                                             &mc_tier_offset};
+                                                             &mc_tier_offset, &mc_tier_nvmekv};
 
 struct mc_tier {
     struct mc_tier_config config; /* strings are our own */
@@ -95,6 +95,7 @@ static void tier_free(struct mc_tier *tier) {
     free((char *)tier->config.path);
     free((char *)tier->config.owner);
     free((char *)tier->config.subdirectory);
+    free((char *)tier->config.device);
     free(tier);
 }
 
@@ -111,6 +112,8 @@ enum mc_status mc_tier_open(const struct mc_tier_config *config, struct mc_tier 
     tier->config.owner = mc_strdup(config->owner != NULL ? config->owner : "unknown");
     tier->config.subdirectory =
         mc_strdup(config->subdirectory != NULL ? config->subdirectory : DEFAULT_SUBDIRECTORY);
+    tier->config.device = config->device != NULL ? mc_strdup(config->device) : NULL;
+    tier->config.device_nsid = config->device_nsid != 0 ? config->device_nsid : 1;
     tier->config.depth = config->depth != 0 ? config->depth : DEFAULT_DEPTH;
     tier->config.backend = ops->name;
     enum mc_status status = lock_directory(&tier->config, &tier->lock_fd);

@@ -19,6 +19,7 @@
 #define MC_TIER_TIER_H
 
 #include "base/base.h"
+#include "io/nvme.h"
 
 #define MC_TIER_BLOCK   4096u /* what O_DIRECT wants of addresses and sizes */
 #define MC_TIER_KEY_MAX (1u << 20)
@@ -33,10 +34,15 @@ enum mc_tier_eviction {
 struct mc_tier_config {
     const char *path; /* a directory that exists */
     /* "bucket_storage_backend" (NULL = that), "file_per_key_storage_backend",
-     * "offset_allocator_storage_backend". */
+     * "offset_allocator_storage_backend", "nvme_kv_storage_backend". */
     const char *backend;
     const char *subdirectory; /* of the file per key; NULL = "file_per_key_dir" */
-    const char *owner;        /* written into the lock file, for whoever finds it locked */
+    /* Of the NVMe KV: the namespace, whose number is 1 unless it is said; the longest value that
+     * one command moves (0 = 264 KiB); how commands get there. `path` is still locked. */
+    const char *device;
+    uint32_t device_nsid, device_value_bytes;
+    enum mc_nvme_road device_road;
+    const char *owner; /* written into the lock file, for whoever finds it locked */
     /* Bytes on disk, as the file system counts them; 0 = 90 % of what is free and ours at the
      * start. */
     uint64_t capacity_bytes;
