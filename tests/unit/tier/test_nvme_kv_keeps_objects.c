@@ -9,6 +9,7 @@
 #include <liburing.h>
 #include <linux/nvme_ioctl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
@@ -245,8 +246,8 @@ static int from_submission(const struct io_uring_sqe *sqe, uint32_t *result) {
 int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait) {
     unsigned head = *ring->sq.khead, count = ring->sq.sqe_tail - head;
     unsigned mask = *ring->sq.kring_mask, cq_mask = *ring->cq.kring_mask;
-    unsigned turn = count > 0 ? (unsigned)mc_rng_below(&rng, count) : 0;
     pthread_mutex_lock(&lock);
+    unsigned turn = count > 0 ? (unsigned)mc_rng_below(&rng, count) : 0;
     for (unsigned i = 0; i < count; i++) {
         const struct io_uring_sqe *sqe = &ring->sq.sqes[((head + (i + turn) % count) & mask) << 1];
         uint32_t result = 0;
@@ -575,7 +576,8 @@ struct reader {
 static void *read_on(void *arg) {
     static const uint64_t newer = 1000;
     struct reader *r = arg;
-    for (unsigned i = 0; !r->stop || r->good < 10; i++) {
+    for (unsigned i = 0; !atomic_load_explicit(&r->stop, memory_order_acquire) || r->good < 10;
+         i++) {
         enum mc_status status = get_either(r->tier, i % 12, 0, &newer);
         r->good += status == MC_OK;
         if (status != MC_OK && status != MC_OBJECT_NOT_FOUND) {
@@ -598,7 +600,7 @@ static void test_readers_and_replacement_get_along(void **state) {
         assert_ok(put(reader.tier, 0, 12, round % 2 * 1000));
     }
     for (unsigned i = 0; i < 2; i++) {
-        readers[i].stop = true;
+        atomic_store_explicit(&readers[i].stop, true, memory_order_release);
         pthread_join(threads[i], &failure[i]);
         assert_null(failure[i]);
     }
