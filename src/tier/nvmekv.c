@@ -25,10 +25,10 @@
 
 struct raw_head {
     char magic[8];
-    uint64_t size;
+    uint64_t size, tag;
     uint32_t key_len, crc, generation, piece_bytes;
     uint32_t head_crc; /* of all this, without itself, and the key */
-    char zero[NVMEKV_HEAD - 36];
+    char zero[NVMEKV_HEAD - 44];
 };
 _Static_assert(sizeof(struct raw_head) == NVMEKV_HEAD, "no holes");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers lie as they are in memory");
@@ -65,6 +65,7 @@ static uint32_t head_crc(struct raw_head raw, struct mc_str key) {
 
 void nvmekv_head_encode(const struct nvmekv_head *head, struct mc_str key, char *out) {
     struct raw_head raw = {.size = head->size,
+                           .tag = head->tag,
                            .key_len = head->key_len,
                            .crc = head->crc,
                            .generation = head->generation,
@@ -90,7 +91,12 @@ bool nvmekv_head_decode(const char *bytes, uint64_t len, struct nvmekv_head *hea
         return false;
     }
     *key = (struct mc_str){bytes + sizeof(raw), raw.key_len};
-    *head = (struct nvmekv_head){raw.size, raw.key_len, raw.crc, raw.generation, raw.piece_bytes};
+    *head = (struct nvmekv_head){.size = raw.size,
+                                 .tag = raw.tag,
+                                 .key_len = raw.key_len,
+                                 .crc = raw.crc,
+                                 .generation = raw.generation,
+                                 .piece_bytes = raw.piece_bytes};
     return head_crc(raw, *key) == raw.head_crc;
 }
 
@@ -164,17 +170,25 @@ static enum mc_status delete_dropped(struct nvmekv_backend *b, struct mc_tier_en
     return good ? MC_OK : MC_FILE_WRITE_FAIL;
 }
 
-static enum mc_status nvmekv_remove(struct mc_tier_backend *face, struct mc_str key) {
+static enum mc_status nvmekv_remove(struct mc_tier_backend *face, const struct mc_str *keys,
+                                    size_t count, size_t *removed) {
     struct nvmekv_backend *b = (struct nvmekv_backend *)face;
+    enum mc_status status = MC_OK;
     pthread_mutex_lock(&b->put_lock);
-    pthread_mutex_lock(&b->lock);
-    struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
-    if (e != NULL) {
-        nvmekv_drop_locked(b, e);
+    for (size_t i = 0; i < count; i++) {
+        pthread_mutex_lock(&b->lock);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->index, keys[i]);
+        if (e != NULL) {
+            nvmekv_drop_locked(b, e);
+        }
+        pthread_mutex_unlock(&b->lock);
+        if (e != NULL) {
+            enum mc_status one = delete_dropped(b, e);
+            status = status == MC_OK ? one : status;
+            (*removed)++;
+        }
     }
-    pthread_mutex_unlock(&b->lock);
-    enum mc_status status = e != NULL ? delete_dropped(b, e) : MC_OBJECT_NOT_FOUND;
-    if (status == MC_OK && !nvmekv_flush(b)) {
+    if (status == MC_OK && *removed > 0 && !nvmekv_flush(b)) {
         status = MC_FILE_WRITE_FAIL;
     }
     pthread_mutex_unlock(&b->put_lock);
@@ -211,7 +225,7 @@ static void nvmekv_each(struct mc_tier_backend *face,
     uint64_t cursor = 0;
     pthread_mutex_lock(&b->lock);
     for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
-        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, MC_TIER_NO_BUCKET, 0};
+        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, MC_TIER_NO_BUCKET, 0, e->tag};
         if (!fn(ctx, &found)) {
             break;
         }

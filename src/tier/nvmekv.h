@@ -29,7 +29,7 @@ struct nvmekv_key {
 _Static_assert(sizeof(struct nvmekv_key) == 16, "the longest key that a command holds");
 
 struct nvmekv_head {
-    uint64_t size;
+    uint64_t size, tag;
     uint32_t key_len, crc, generation, piece_bytes;
 };
 

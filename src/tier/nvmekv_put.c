@@ -131,8 +131,12 @@ static bool write_pieces(struct nvmekv_backend *b, struct staged *s, struct writ
     bool any = false;
     for (size_t i = 0; i < count; i++) {
         struct writing *w = &all[i];
-        struct nvmekv_head fields = {w->entry->size, w->entry->key_len, w->entry->crc,
-                                     nvmekv_generation(w->entry), b->piece_bytes};
+        struct nvmekv_head fields = {.size = w->entry->size,
+                                     .tag = w->entry->tag,
+                                     .key_len = w->entry->key_len,
+                                     .crc = w->entry->crc,
+                                     .generation = nvmekv_generation(w->entry),
+                                     .piece_bytes = b->piece_bytes};
         mc_buf_clear(&head);
         mc_buf_reserve(&head, NVMEKV_HEAD + w->entry->key_len);
         nvmekv_head_encode(&fields, mc_tier_entry_key(w->entry), head.data);
@@ -172,6 +176,7 @@ static bool describe(struct nvmekv_backend *b, struct mc_tier_item *item, struct
     }
     e->offset = generation | (uint64_t)b->piece_bytes << 32;
     e->size = item->size;
+    e->tag = item->tag;
     e->crc = mc_tier_crc(item->value, item->size);
     e->has_crc = true;
     e->disk = nvmekv_stream_bytes(e->key_len, e->size);

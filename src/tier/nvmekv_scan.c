@@ -114,6 +114,7 @@ static bool add_entry(struct scan *s, const struct nvmekv_key *root, const struc
     }
     struct mc_tier_entry *e = mc_tier_entry_make(key);
     e->size = head->size;
+    e->tag = head->tag;
     e->crc = head->crc;
     e->has_crc = true;
     e->offset = head->generation | (uint64_t)head->piece_bytes << 32;

@@ -349,8 +349,10 @@ static enum mc_status put(struct mc_tier *tier, unsigned first, unsigned count, 
     for (unsigned i = 0; i < count; i++) {
         char *value = malloc(size_of(first + i));
         mc_test_fill(value, size_of(first + i), first + i + salt);
-        items[i] = (struct mc_tier_item){
-            .key = key_of(first + i, keys[i]), .value = value, .size = size_of(first + i)};
+        items[i] = (struct mc_tier_item){.key = key_of(first + i, keys[i]),
+                                         .value = value,
+                                         .size = size_of(first + i),
+                                         .tag = first + i + salt};
     }
     enum mc_status status = mc_tier_put(tier, items, count);
     for (unsigned i = 0; i < count; i++) {
@@ -399,6 +401,14 @@ static struct value *piece_of(unsigned i, uint32_t piece) {
     return NULL;
 }
 
+static bool check_tag(void *ctx, const struct mc_tier_found *found) {
+    uint64_t number =
+        (uint64_t)(found->key.ptr[3] - '0') * 10 + (uint64_t)(found->key.ptr[4] - '0');
+    assert_int_equal(found->tag, number + (number >= 5 && number < 12 ? 1000 : 0));
+    ++*(unsigned *)ctx;
+    return true;
+}
+
 /* ---- the tests ---- */
 
 static void test_every_byte_comes_back(void **state) {
@@ -418,6 +428,9 @@ static void test_every_byte_comes_back(void **state) {
         for (size_t i = 0; i < now.count; i++) {
             bytes += now.values[i].len;
         }
+        unsigned seen = 0;
+        mc_tier_scan(tier, check_tag, &seen);
+        assert_int_equal(seen, 19);
         mc_tier_stats(tier, &stats);
         assert_int_equal(stats.objects, 19);
         assert_int_equal(stats.used_bytes, bytes); /* what is replaced takes no room */
@@ -520,9 +533,9 @@ static void test_errors_are_errors_and_not_data(void **state) {
     assert_int_equal(get(tier, 10, 0), MC_CHECKSUM_MISMATCH);
     char *root = piece_of(0, 0)->bytes; /* another key of the same hash, all else alike */
     root[64 + 3] ^= 1;
-    memset(root + 32, 0, 4);
+    memset(root + 40, 0, 4);
     uint32_t crc = mc_tier_crc(root, 64 + strlen("key00"));
-    memcpy(root + 32, &crc, sizeof(crc));
+    memcpy(root + 40, &crc, sizeof(crc));
     assert_int_equal(get(tier, 0, 0), MC_CHECKSUM_MISMATCH);
     drop_value(&now, piece_of(1, 0));
     assert_int_equal(get(tier, 1, 0), MC_CHECKSUM_MISMATCH);
