@@ -46,6 +46,11 @@ static bool speaks_tls(const struct tcp_transport *t, const struct mc_peer_desc 
     return desc->tls && t->tls->mode != MC_TLS_OFF;
 }
 
+/* One of ours: upstream's answer to an empty read is not known. */
+static bool pads(const struct tcp_transport *t, const struct mc_peer_desc *desc) {
+    return desc->boot_id[0] != '\0' && speaks_acked(t, desc) && !speaks_tls(t, desc);
+}
+
 static enum mc_status peer_create(struct tcp_transport *t, const struct mc_peer_desc *desc,
                                   struct tcp_peer **out) {
     struct mc_addr addr;
@@ -55,6 +60,7 @@ static enum mc_status peer_create(struct tcp_transport *t, const struct mc_peer_
     peer->addr = addr;
     peer->acked = speaks_acked(t, desc);
     peer->tls = speaks_tls(t, desc);
+    peer->pads = pads(t, desc);
     peer->lane_count = t->lanes_per_peer;
     mc_list_init(&peer->link);
     mc_addr_format(&addr, peer->name, sizeof(peer->name));
@@ -234,7 +240,8 @@ static void tcp_open(struct mc_transport *base, struct mc_segment *segment,
     if (peer != NULL) {
         bool moved = strcmp(peer->host, desc->tcp_host) != 0 ||
                      mc_addr_port(&peer->addr) != desc->tcp_data_port ||
-                     peer->acked != speaks_acked(t, desc) || peer->tls != speaks_tls(t, desc);
+                     peer->acked != speaks_acked(t, desc) || peer->tls != speaks_tls(t, desc) ||
+                     peer->pads != pads(t, desc);
         tcp_peer_put(peer);
         if (!moved) {
             return;

@@ -139,7 +139,7 @@ enum tcp_driver { TCP_DRIVER_NONE, TCP_DRIVER_REACTOR, TCP_DRIVER_WAITER };
  * across mc_slice_done. Two roles let threads work outside of it:
  *
  *   sender  (`sending`)         writes requests; owns what it took from the list until it comes
- * back under the lock driver  (`driver` not NONE) reads answers; owns `status_word`, `status_got`,
+ * back under the lock driver  (`driver` not NONE) reads answers; owns `status`, `status_got`,
  * `payload_got`
  *
  * `slices` is one list in protocol order: [first, unsent) is sent and waits for answers, [unsent,
@@ -194,7 +194,7 @@ struct tcp_lane {
     _Atomic uint64_t queued_bytes; /* added to without the lock by who chose the lane */
     _Atomic bool connected;        /* read without the lock to choose */
 
-    uint64_t status_word;
+    uint64_t status[2]; /* of the answer that is coming; the second of a padded one */
     uint32_t status_got;
     uint64_t payload_got;
     char confirmed; /* the byte that confirms a plain write lands here */
@@ -209,6 +209,7 @@ struct tcp_peer {
     struct mc_addr addr;
     bool acked;
     bool tls;
+    bool pads;                    /* long reads are padded: see tcp_lane_io.c */
     _Atomic uint64_t queued;      /* slices on all lanes */
     _Atomic uint64_t retry_at_ns; /* no connect before */
     _Atomic uint32_t refusals;    /* connections in a row that came to nothing */

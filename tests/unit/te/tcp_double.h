@@ -147,6 +147,7 @@ static inline void double_open(struct double_segment *s, struct mc_engine *engin
     strcpy(s->desc.tcp_host, "127.0.0.1");
     s->desc.tcp_data_port = port;
     s->desc.tcp_proto = proto;
+    strcpy(s->desc.boot_id, "a peer of ours");
 }
 
 static inline void double_close(struct double_segment *s) {

@@ -407,6 +407,79 @@ static void answers_may_dribble(void **state) {
     close(fd);
 }
 
+/* A long read of ours has an empty one before it, so its answer begins with two status words. */
+#define LONG_READ (32u << 10)
+
+static int padded_call(struct fixture *f) {
+    int fd = answer_call(f);
+    struct tcp_header empty = expect_header(fd), header = expect_header(fd);
+    assert_int_equal(empty.opcode, 0x80);
+    assert_int_equal(empty.size, 0);
+    assert_int_equal(header.opcode, 0x80);
+    assert_int_equal(header.size, LONG_READ);
+    assert_int_equal(header.addr, (uint64_t)(uintptr_t)f->remote);
+    return fd;
+}
+
+static void the_answer_to_a_padded_read_may_dribble(void **state) {
+    struct fixture *f = *state;
+    static uint8_t answer[16 + LONG_READ];
+    uint64_t words[2] = {htole64(OK_WORD), htole64(OK_WORD)};
+    memcpy(answer, words, sizeof(words));
+    mc_test_fill(answer + 16, LONG_READ, 3);
+    play(f);
+    for (int drive = 0; drive < 2; drive++) {
+        memset(f->local, 0, LONG_READ);
+        struct double_batch *b = post_reads(f, 1, LONG_READ, drive == 1);
+        int fd = padded_call(f);
+        for (size_t i = 0; i < 20; i++) {
+            say(fd, answer + i, 1);
+            usleep(300);
+        }
+        say(fd, answer + 20, sizeof(answer) - 20);
+        double_wait(b, drive == 1);
+        assert_ok(b->status[0]);
+        mc_test_verify(f->local, LONG_READ, 3);
+        free(b);
+        double_close(&f->segment);
+        close(fd);
+    }
+}
+
+static void a_padded_read_can_be_refused_and_answered_with_nonsense(void **state) {
+    struct fixture *f = *state;
+    play(f);
+    static const uint64_t words[][2] = {
+        {OK_WORD, OK_WORD | 1}, {OK_WORD | 1, 0}, {OK_WORD, 7}, {7, OK_WORD}};
+    for (size_t i = 0; i < MC_ARRAY_LEN(words); i++) {
+        struct double_batch *b = post_reads(f, 1, LONG_READ, false);
+        int fd = padded_call(f);
+        say_status(fd, words[i][0]);
+        if (words[i][0] == OK_WORD) {
+            say_status(fd, words[i][1]);
+        }
+        double_wait(b, false);
+        bool refused = i < 2;
+        assert_int_equal(b->status[0], refused ? MC_ERR_REJECTED : MC_ERR_PROTOCOL);
+        assert_int_equal(b->retryable[0], !refused);
+        free(b);
+        close(fd);
+    }
+}
+
+static void a_peer_that_is_not_ours_is_asked_without_padding(void **state) {
+    struct fixture *f = *state;
+    f->segment.desc.boot_id[0] = '\0';
+    assert_ok(double_move(&f->segment, MC_TRANSFER_READ, f->local, f->remote, LONG_READ, true));
+    double_close(&f->segment);
+    play(f);
+    struct double_batch *b = post_reads(f, 1, LONG_READ, false);
+    int fd = answer_call(f);
+    assert_int_equal(expect_header(fd).size, LONG_READ);
+    close(fd);
+    expect_failed(b, 0, MC_ERR_CLOSED);
+}
+
 static void a_lane_survives_that_its_idle_connection_is_closed(void **state) {
     struct fixture *f = *state;
     uint8_t bytes[64];
@@ -623,6 +696,9 @@ int main(void) {
         T1(an_answer_that_is_not_of_the_protocol_fails_the_lane),
         T1(an_answer_before_the_question_is_whole_fails_the_lane),
         T1(answers_may_dribble),
+        T1(the_answer_to_a_padded_read_may_dribble),
+        T1(a_padded_read_can_be_refused_and_answered_with_nonsense),
+        T1(a_peer_that_is_not_ours_is_asked_without_padding),
         T1(a_lane_survives_that_its_idle_connection_is_closed),
         T(a_descriptor_that_names_another_place_moves_the_lanes),
         T1(a_refused_connection_is_tried_again_later),
