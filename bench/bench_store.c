@@ -9,8 +9,11 @@
  * come from memory and not from a cache). Every value read is compared once, outside of the
  * measured time.
  *
- * Usage: bench_store [--seconds S] [--json FILE] [--only tcp|host] [--size BYTES]. Default 0.3 s a
- * figure, all sizes.
+ * Last, large objects in one piece and striped over three nodes, over TCP (road "whole",
+ * "stripes").
+ *
+ * Usage: bench_store [--seconds S] [--json FILE] [--only tcp|host|stripes] [--size BYTES]. Default
+ * 0.3 s a figure, all sizes.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -69,6 +72,8 @@ static _Noreturn void run_master(void) {
     }
 }
 
+static uint64_t stripe_bytes; /* of the stores that are opened */
+
 static struct mc_store *open_store(const char *master, uint64_t bytes, bool tcp) {
     struct mc_store_options options;
     mc_store_options_init(&options);
@@ -76,6 +81,7 @@ static struct mc_store *open_store(const char *master, uint64_t bytes, bool tcp)
     options.local_hostname = "127.0.0.1";
     options.segment_bytes = bytes;
     options.disable_shm = tcp;
+    options.stripe_bytes = stripe_bytes;
     struct mc_store *store;
     check(mc_store_open(&options, &store), "open");
     return store;
@@ -120,7 +126,7 @@ static void print_figure(const char *road, const char *what, size_t bytes, unsig
     mc_format_size(&text, bytes);
     snprintf(size, sizeof(size), "%s", mc_buf_cstr(&text));
     mc_buf_free(&text);
-    printf("%-6s %-6s %9s  batch %3u  threads %u  %10.0f values/s  %7.2f GB/s  p50 %9.1f us  p99 "
+    printf("%-7s %-6s %9s  batch %3u  threads %u  %10.0f values/s  %7.2f GB/s  p50 %9.1f us  p99 "
            "%9.1f us\n",
            road, what, size, batch, threads, f->values_s, f->gb_s, f->p50_us, f->p99_us);
     fflush(stdout);
@@ -516,6 +522,58 @@ static void run_road(bool tcp) {
     waitpid(master_pid, NULL, 0);
 }
 
+/* Puts of `bytes` under a few keys, then gets of them, one at a time. */
+static void measure_large(const char *road, const char *master, size_t bytes) {
+    enum { KEYS = 4, MOST = 1000 };
+    struct mc_store *store = open_store(master, 0, true);
+    uint8_t *value = mc_alloc(bytes);
+    uint64_t samples[MOST], removed;
+    memset(value, 1, bytes);
+    for (unsigned get = 0; get < 2; get++) {
+        uint64_t begin = now_ns(), count = 0, now = begin;
+        for (; count < MOST && (count < KEYS || now < begin + (uint64_t)(seconds * 1e9)); count++) {
+            char key[40];
+            size_t length;
+            snprintf(key, sizeof(key), "large-%u", (unsigned)(count % KEYS));
+            uint64_t started = now_ns();
+            check(get ? mc_store_get(store, key, value, bytes, &length)
+                      : mc_store_upsert(store, key, value, bytes, NULL),
+                  get ? "get" : "put");
+            now = now_ns();
+            samples[count] = now - started;
+        }
+        double elapsed = (double)(now - begin) / 1e9;
+        qsort(samples, count, sizeof(*samples), compare_u64);
+        struct figure f = {(double)count / elapsed, (double)(count * bytes) / elapsed / 1e9,
+                           (double)samples[count / 2] / 1e3,
+                           (double)samples[count * 99 / 100] / 1e3};
+        print_figure(road, get ? "get" : "put", bytes, 1, 1, &f);
+    }
+    check(mc_store_remove_all(store, true, &removed), "remove");
+    free(value);
+    mc_store_close(store);
+}
+
+static void run_stripes(void) {
+    enum { NODES = 3 };
+    char argument[80], line[64], master[64];
+    pid_t pids[NODES + 1];
+    for (unsigned striped = 0; striped < 2; striped++) {
+        pids[NODES] = spawn("--master", "", line, sizeof(line));
+        snprintf(master, sizeof(master), "127.0.0.1:%d", atoi(line));
+        snprintf(argument, sizeof(argument), "%s,1", master);
+        for (unsigned i = 0; i < NODES; i++) {
+            pids[i] = spawn("--node", argument, line, sizeof(line));
+        }
+        stripe_bytes = striped ? 32u << 20 : 0;
+        measure_large(striped ? "stripes" : "whole", master, 192u << 20);
+        for (unsigned i = 0; i <= NODES; i++) {
+            kill(pids[i], SIGTERM);
+            waitpid(pids[i], NULL, 0);
+        }
+    }
+}
+
 static _Noreturn void run_node(const char *argument) {
     char master[64];
     int tcp;
@@ -557,7 +615,7 @@ int main(int argc, char **argv) {
     for (size_t bytes = 4u << 10; bytes <= 16u << 20; bytes *= 16) {
         measure_memcpy(bytes);
     }
-    if (strcmp(only, "host") != 0) {
+    if (strcmp(only, "host") != 0 && strcmp(only, "stripes") != 0) {
         char line[64];
         pid_t raw = spawn("--raw", "", line, sizeof(line));
         raw_port = (uint16_t)atoi(line);
@@ -565,8 +623,11 @@ int main(int argc, char **argv) {
         kill(raw, SIGTERM);
         waitpid(raw, NULL, 0);
     }
-    if (strcmp(only, "tcp") != 0) {
+    if (strcmp(only, "tcp") != 0 && strcmp(only, "stripes") != 0) {
         run_road(false);
+    }
+    if (only[0] == '\0' || strcmp(only, "stripes") == 0) {
+        run_stripes();
     }
     if (json != NULL) {
         fprintf(json, "\n]\n");

@@ -64,6 +64,11 @@ struct mc_store_options {
      * objects that were put in sessions, of parts of objects, and where the caller's memory is a
      * device's there is none. */
     bool checksum;
+    /* An object of at least so many bytes (and 32 MiB) that is to have one replica is laid over
+     * several segments, so that all of their nodes serve it and it may be larger than any of them;
+     * where the master cannot, it lies in one piece. 0 = none are. Default MC_STORE_STRIPE_BYTES,
+     * or 0: upstream's clients cannot read such objects (NOT_SUPPORTED). docs/client.md. */
+    uint64_t stripe_bytes;
     /* PEM files. One of them, and RPC with the master is TLS: `tls_ca` = who signs the master's
      * certificate (NULL = the system's CAs), `tls_cert` and `tls_key` = what this client shows.
      * Default NULL, or MC_TLS_CA, MC_TLS_CERT, MC_TLS_KEY. */
@@ -398,6 +403,7 @@ struct mc_object_info {
     bool has_ttl;
     uint64_t ttl_left_ms;
     uint32_t replicas;
+    uint32_t stripes; /* 1 = every replica is in one piece */
 };
 /* Takes no lease. results[i]: MC_OBJECT_NOT_FOUND; MC_REPLICA_IS_NOT_READY. MC_NOT_SUPPORTED
  * (upstream's master). */

@@ -12,7 +12,7 @@
  * caller's ranges, one after the other. A read of a session differs in that it brings the lease and
  * the replicas with it and may not go on without them.
  */
-#include "client/ops_internal.h"
+#include "client/ops_get.h"
 
 #include "base/log.h"
 #include "client/checksum.h"
@@ -20,68 +20,29 @@
 #define ROUND_BYTES  (64u << 20)
 #define KEY_ATTEMPTS 8 /* replicas tried and beginnings at byte 0, together */
 
-struct get_key {
-    struct mc_store_item *item;
-    const struct mc_slice *slices; /* the item's, or `made` */
-    size_t slice_count;
-    struct mc_slice made;          /* by the item's allocate */
-    struct mc_store_range *ranges; /* NULL = the whole object into the slices */
-    size_t range_count;
-    struct mc_ops_lease *session; /* NULL = none */
-    struct mc_str key;
-    struct mw_replica_list list;
-    const struct mw_replica *replica; /* being read; NULL = choose */
-    size_t replica_index;
-    uint64_t tried; /* bit per replica of `list` that failed */
-    uint64_t object_size;
-    uint64_t size;        /* of the stream: the object, or its ranges */
-    uint64_t offset;      /* bytes read so far, from `replica`, under one unbroken lease */
-    uint64_t round_bytes; /* asked for in this round */
-    uint64_t lease_end_ns;
-    uint64_t renew_at_ns;
-    unsigned attempts;
-    enum mc_status failure; /* of the last attempt */
-    struct mc_str disk;     /* a node that has it on SSD; {NULL, 0} = none */
-    struct mc_str file;     /* or the file that has it */
-    uint64_t disk_size;
-    bool done;
-};
-
-struct get_chunk {
-    struct mc_ops *ops;
-    struct mc_ops_call *call;
-    struct get_key *keys;
-    size_t count;
-    uint64_t deadline_ns;
-    struct mc_port_move *moves; /* of the round */
-    uint32_t *owners;
-    size_t move_count;
-    size_t move_capacity;
-};
-
-static void finish(struct get_key *key, enum mc_status status) {
+void mc_get_finish(struct mc_get_key *key, enum mc_status status) {
     key->done = true;
     key->item->status = status;
 }
 
 /* Forgets what was read and the replica it came from. */
-static void start_over(struct get_key *key, enum mc_status why) {
+static void start_over(struct mc_get_key *key, enum mc_status why) {
     key->offset = 0;
     key->replica = NULL;
     key->failure = why;
     if (++key->attempts >= KEY_ATTEMPTS) {
-        finish(key, why);
+        mc_get_finish(key, why);
     }
 }
 
 /* ---- the stream of a key ---- */
 
-static size_t piece_count(const struct get_key *key) {
+size_t mc_get_piece_count(const struct mc_get_key *key) {
     return key->ranges != NULL ? key->range_count : key->slice_count;
 }
 
 /* Piece i of the stream, which begins there at `begin`. */
-static struct mc_store_range piece(const struct get_key *key, size_t i, uint64_t begin) {
+struct mc_store_range mc_get_piece(const struct mc_get_key *key, size_t i, uint64_t begin) {
     if (key->ranges == NULL) {
         const struct mc_slice *slice = &key->slices[i];
         return (struct mc_store_range){slice->ptr, slice->length, begin, MC_OK};
@@ -93,7 +54,7 @@ static struct mc_store_range piece(const struct get_key *key, size_t i, uint64_t
 
 /* The object's size is known: how long is the stream of ranges? Those that leave the object are not
  * part of it. */
-static enum mc_status measure_ranges(struct get_key *key) {
+enum mc_status mc_get_measure_ranges(struct mc_get_key *key) {
     bool all = true;
     key->size = 0;
     for (size_t i = 0; i < key->range_count; i++) {
@@ -108,7 +69,7 @@ static enum mc_status measure_ranges(struct get_key *key) {
 }
 
 /* The stream is the object from its first byte to its last; *slices describes it. */
-static bool is_whole(struct mc_ops_call *call, const struct get_key *key,
+bool mc_get_is_whole(struct mc_ops_call *call, const struct mc_get_key *key,
                      const struct mc_slice **slices) {
     if (key->ranges == NULL) {
         *slices = key->slices;
@@ -130,7 +91,7 @@ static bool is_whole(struct mc_ops_call *call, const struct get_key *key,
 
 /* ---- asking the master ---- */
 
-static uint64_t capacity_of(const struct get_key *key) {
+uint64_t mc_get_capacity(const struct mc_get_key *key) {
     uint64_t total = 0;
     for (size_t i = 0; i < key->slice_count; i++) {
         total += key->slices[i].length;
@@ -139,7 +100,7 @@ static uint64_t capacity_of(const struct get_key *key) {
 }
 
 /* The size is known: memory for callers who could not give it before. */
-static enum mc_status make_room(struct get_key *key) {
+enum mc_status mc_get_make_room(struct mc_get_key *key) {
     struct mc_store_item *item = key->item;
     if (item->slice_count > 0 || item->allocate == NULL || key->size == 0 ||
         (key->slice_count > 0 && key->made.length == key->size)) {
@@ -160,7 +121,7 @@ void mc_ops_lease_taken(struct mc_ops_lease *lease, uint64_t asked_ns) {
     lease->renew_at_ns = asked_ns + ttl_ns / 2;
 }
 
-static void take_lease(struct get_key *key, uint64_t ttl_ms, uint64_t asked_ns) {
+static void take_lease(struct mc_get_key *key, uint64_t ttl_ms, uint64_t asked_ns) {
     struct mc_ops_lease lease = {.list = {.lease_ttl_ms = ttl_ms}};
     mc_ops_lease_taken(&lease, asked_ns);
     key->lease_end_ns = lease.end_ns;
@@ -168,43 +129,49 @@ static void take_lease(struct get_key *key, uint64_t ttl_ms, uint64_t asked_ns) 
 }
 
 /* The replicas are known: how large is the object, and does it fit? */
-static void list_known(struct get_key *key) {
+static void list_known(struct mc_get_key *key) {
     const struct mw_replica *replica = key->list.replicas.items;
     size_t readable = 0;
     for (size_t i = 0; i < key->list.replicas.count; i++) {
         if (mc_ops_replica_readable(&replica[i])) {
-            key->object_size = mc_ops_replica_size(&replica[i]);
+            key->object_size =
+                key->striped_bytes > 0 ? key->striped_bytes : mc_ops_replica_size(&replica[i]);
             readable++;
         }
     }
+    if (key->striped_bytes > 0 && readable < key->list.replicas.count) {
+        readable = 0;
+    }
     if (readable == 0) { /* on disk only, or on nodes that are leaving */
-        finish(key, key->list.replicas.count > 0 ? MC_INVALID_REPLICA : MC_OBJECT_NOT_FOUND);
+        mc_get_finish(key, key->list.replicas.count > 0 ? MC_INVALID_REPLICA : MC_OBJECT_NOT_FOUND);
         return;
     }
     enum mc_status fits = MC_OK;
     if (key->ranges != NULL) {
-        fits = measure_ranges(key);
+        fits = mc_get_measure_ranges(key);
     } else {
         key->size = key->object_size;
-        fits = make_room(key);
-        if (fits == MC_OK && key->size > capacity_of(key)) {
+        fits = mc_get_make_room(key);
+        if (fits == MC_OK && key->size > mc_get_capacity(key)) {
             fits = MC_BUFFER_OVERFLOW;
         }
     }
     key->item->length = key->size;
     if (fits != MC_OK) {
-        finish(key, fits);
+        mc_get_finish(key, fits);
     } else if (key->size == 0) { /* ours stores none, but a loop must not depend on that */
-        finish(key, MC_OK);
+        mc_get_finish(key, MC_OK);
     }
 }
 
-static void first_answer(struct get_key *key, const struct mw_e_list *answer, uint64_t asked_ns) {
+static void first_answer(struct mc_get_key *key, const struct mw_e_list *answer,
+                         uint64_t striped_bytes, uint64_t asked_ns) {
     if (answer->error != 0) {
-        finish(key, mc_ops_status(answer->error));
+        mc_get_finish(key, mc_ops_status(answer->error));
         return;
     }
     key->list = answer->value;
+    key->striped_bytes = striped_bytes;
     take_lease(key, answer->value.lease_ttl_ms, asked_ns);
     list_known(key);
 }
@@ -214,8 +181,28 @@ static bool same_place(const struct mw_replica *a, const struct mw_replica *b) {
            a->memory.size == b->memory.size && mc_str_eq(a->memory.endpoint, b->memory.endpoint);
 }
 
+/* What is being read is in the list as it was; *index = where. */
+static bool still_there(const struct mc_get_key *key, const struct mc_vec *list, size_t *index) {
+    const struct mw_replica *old = key->list.replicas.items, *now = list->items;
+    bool all = list->count == key->list.replicas.count;
+    *index = 0;
+    for (size_t i = 0; key->striped_bytes > 0 && all && i < list->count; i++) {
+        all = same_place(&old[i], &now[i]);
+    }
+    if (key->striped_bytes > 0) {
+        return all; /* all of its stripes */
+    }
+    for (size_t i = 0; i < list->count && i < 64; i++) {
+        if (same_place(key->replica, &now[i])) {
+            *index = i;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The bits of `tried` for the same replicas in another list. */
-static uint64_t carry_tried(const struct get_key *key, const struct mc_vec *list) {
+static uint64_t carry_tried(const struct mc_get_key *key, const struct mc_vec *list) {
     const struct mw_replica *old = key->list.replicas.items;
     const struct mw_replica *replica = list->items;
     uint64_t tried = 0;
@@ -229,8 +216,8 @@ static uint64_t carry_tried(const struct get_key *key, const struct mc_vec *list
 
 /* The answer to the renewal of a session's lease. Its replicas stay those that it began with, less
  * what the master does not name any more: no lease is on that. */
-static void session_renewed(struct get_key *key, const struct mw_e_list *answer, uint64_t asked_ns,
-                            uint64_t answered_ns) {
+static void session_renewed(struct mc_get_key *key, const struct mw_e_list *answer,
+                            uint64_t asked_ns, uint64_t answered_ns) {
     struct mw_replica *mine = key->list.replicas.items; /* the session's own copy */
     const struct mw_replica *named = answer->value.replicas.items;
     size_t left = 0;
@@ -242,8 +229,11 @@ static void session_renewed(struct get_key *key, const struct mw_e_list *answer,
         mine[i].status = still ? mine[i].status : MC_REPLICA_REMOVED;
         left += still;
     }
+    if (key->striped_bytes > 0 && left < key->list.replicas.count) {
+        left = 0;
+    }
     if (left == 0 || answered_ns >= key->lease_end_ns) {
-        finish(key, MC_LEASE_EXPIRED);
+        mc_get_finish(key, MC_LEASE_EXPIRED);
         return;
     }
     take_lease(key, answer->value.lease_ttl_ms, asked_ns);
@@ -255,39 +245,39 @@ static void session_renewed(struct get_key *key, const struct mw_e_list *answer,
 
 /* The answer to a renewal. `answered_ns` decides whether the old lease still held when the new one
  * began. */
-static void renewed(struct get_key *key, const struct mw_e_list *answer, uint64_t asked_ns,
-                    uint64_t answered_ns) {
-    const struct mw_replica *replica = answer->value.replicas.items;
+static void renewed(struct mc_get_key *key, const struct mw_e_list *answer, uint64_t striped_bytes,
+                    uint64_t asked_ns, uint64_t answered_ns) {
     if (key->session != NULL) {
         session_renewed(key, answer, asked_ns, answered_ns);
         return;
     }
     if (answer->error != 0) {
-        finish(key, mc_ops_status(answer->error));
+        mc_get_finish(key, mc_ops_status(answer->error));
+        return;
+    }
+    size_t index;
+    if (key->offset > 0 && answered_ns < key->lease_end_ns && striped_bytes == key->striped_bytes &&
+        still_there(key, &answer->value.replicas, &index)) {
+        key->tried = carry_tried(key, &answer->value.replicas);
+        key->list = answer->value;
+        key->replica = (const struct mw_replica *)key->list.replicas.items + index;
+        key->replica_index = index;
+        take_lease(key, answer->value.lease_ttl_ms, asked_ns);
         return;
     }
     key->tried = carry_tried(key, &answer->value.replicas);
-    for (size_t i = 0; key->offset > 0 && i < answer->value.replicas.count && i < 64; i++) {
-        if (answered_ns < key->lease_end_ns && same_place(key->replica, &replica[i])) {
-            key->list = answer->value;
-            key->replica = &replica[i];
-            key->replica_index = i;
-            take_lease(key, answer->value.lease_ttl_ms, asked_ns);
-            return;
-        }
-    }
     if (key->offset > 0) {
         start_over(key, MC_LEASE_EXPIRED);
     }
     if (!key->done) {
         key->replica = NULL;
-        first_answer(key, answer, asked_ns);
+        first_answer(key, answer, striped_bytes, asked_ns);
     }
 }
 
 /* Who has the key on SSD, or else in which file it is, copied: the answer's strings do not live as
  * long as the chunk. */
-static void note_disk(struct get_chunk *chunk, struct get_key *key) {
+static void note_disk(struct mc_get_chunk *chunk, struct mc_get_key *key) {
     const struct mw_replica *replica = key->list.replicas.items;
     for (size_t i = 0; key->disk.len == 0 && i < key->list.replicas.count; i++) {
         if (replica[i].tag == MW_TAG_LOCAL_DISK && replica[i].status == MC_REPLICA_COMPLETE) {
@@ -304,44 +294,81 @@ static void note_disk(struct get_chunk *chunk, struct get_key *key) {
     }
 }
 
-/* Asks for the keys at index[0..n). `first` = not a renewal. */
-static void ask(struct get_chunk *chunk, const uint32_t *index, size_t n, bool first) {
+static enum mc_status request(struct mc_get_chunk *chunk, const uint32_t *index, size_t n,
+                              struct mc_vec *answers) {
     struct mc_ops *ops = chunk->ops;
-    struct get_key *keys = chunk->keys;
-    struct mw_e_list single;
-    struct mc_vec answers = {&single, 1};
-    enum mc_status status;
-    if (n == 1) {
-        struct mw_a_key args = {.key = keys[index[0]].key, .tenant = ops->tenant};
-        status = mc_ops_rpc(ops, chunk->call, MC_RPC_GetReplicaList, &args, &single,
+    if (n == 1 && !chunk->own) {
+        struct mw_a_key args = {.key = chunk->keys[index[0]].key, .tenant = ops->tenant};
+        struct mw_e_list *single = mc_arena_alloc(&chunk->call->arena, sizeof(*single));
+        *answers = (struct mc_vec){single, 1};
+        return mc_ops_rpc(ops, chunk->call, MC_RPC_GetReplicaList, &args, single,
+                          chunk->deadline_ns, MC_OPS_IDEMPOTENT);
+    }
+    struct mc_str *names = mc_arena_alloc(&chunk->call->arena, n * sizeof(*names));
+    for (size_t i = 0; i < n; i++) {
+        names[i] = chunk->keys[index[i]].key;
+    }
+    if (chunk->own) {
+        return mc_ops_get_objects(ops, chunk->call, names, n, chunk->deadline_ns, answers);
+    }
+    struct mw_a_keys args = {.keys = {names, n}, .tenant = ops->tenant};
+    return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchGetReplicaList, &args, answers, n,
                             chunk->deadline_ns, MC_OPS_IDEMPOTENT);
-    } else {
-        struct mc_str *names = mc_arena_alloc(&chunk->call->arena, n * sizeof(*names));
-        for (size_t i = 0; i < n; i++) {
-            names[i] = keys[index[i]].key;
-        }
-        struct mw_a_keys args = {.keys = {names, n}, .tenant = ops->tenant};
-        status = mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchGetReplicaList, &args, &answers, n,
-                                  chunk->deadline_ns, MC_OPS_IDEMPOTENT);
+}
+
+/* The answer to request number i, in one form. */
+static struct mw_e_list answer_at(const struct mc_get_chunk *chunk, const struct mc_vec *answers,
+                                  size_t i, uint64_t *striped_bytes) {
+    *striped_bytes = 0;
+    if (!chunk->own) {
+        return ((const struct mw_e_list *)answers->items)[i];
+    }
+    const struct mw_e_object *object = (const struct mw_e_object *)answers->items + i;
+    if (object->error == 0 && mc_ops_striped(&object->value.list.replicas, object->value.size)) {
+        *striped_bytes = object->value.size;
+    }
+    return (struct mw_e_list){object->error, object->value.list};
+}
+
+/* Some object is not for those who do not know of stripes. */
+static bool names_stripes(const struct mc_get_chunk *chunk, const struct mc_vec *answers) {
+    bool found = false;
+    for (size_t i = 0; !chunk->own && i < answers->count; i++) {
+        found = found || ((const struct mw_e_list *)answers->items)[i].error == MC_NOT_SUPPORTED;
+    }
+    return found;
+}
+
+/* Asks for the keys at index[0..n). `first` = not a renewal. */
+static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, bool first) {
+    struct mc_vec answers = {0};
+    enum mc_status status = request(chunk, index, n, &answers);
+    if (first && status == MC_OK && names_stripes(chunk, &answers)) {
+        chunk->own = true;
+        status = request(chunk, index, n, &answers);
     }
     uint64_t asked = chunk->call->asked_ns;
-    uint64_t answered = mc_ops_now(ops);
+    uint64_t answered = mc_ops_now(chunk->ops);
     for (size_t i = 0; i < n; i++) {
-        struct get_key *key = &keys[index[i]];
+        struct mc_get_key *key = &chunk->keys[index[i]];
         if (status != MC_OK) {
-            finish(key, status);
-        } else if (first) {
-            first_answer(key, (const struct mw_e_list *)answers.items + i, asked);
+            mc_get_finish(key, status);
+            continue;
+        }
+        uint64_t striped_bytes;
+        struct mw_e_list answer = answer_at(chunk, &answers, i, &striped_bytes);
+        if (first) {
+            first_answer(key, &answer, striped_bytes, asked);
             note_disk(chunk, key);
         } else {
-            renewed(key, (const struct mw_e_list *)answers.items + i, asked, answered);
+            renewed(key, &answer, striped_bytes, asked, answered);
         }
     }
 }
 
 /* Renews all leases of the chunk when one is half used: the answer replaces every list that the old
  * answer holds. */
-static void renew(struct get_chunk *chunk) {
+static void renew(struct mc_get_chunk *chunk) {
     uint64_t now = mc_ops_now(chunk->ops);
     uint32_t *index = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*index));
     size_t n = 0;
@@ -360,7 +387,7 @@ static void renew(struct get_chunk *chunk) {
 
 /* ---- one round ---- */
 
-static void add_move(struct get_chunk *chunk, const struct mc_port_move *move, uint32_t owner) {
+static void add_move(struct mc_get_chunk *chunk, const struct mc_port_move *move, uint32_t owner) {
     if (chunk->move_count == chunk->move_capacity) {
         size_t capacity = chunk->move_capacity ? chunk->move_capacity * 2 : chunk->count + 8;
         struct mc_port_move *moves = mc_arena_alloc(&chunk->call->arena, capacity * sizeof(*moves));
@@ -378,26 +405,31 @@ static void add_move(struct get_chunk *chunk, const struct mc_port_move *move, u
 }
 
 /* Asks for bytes [offset, offset + bytes) of the key's stream, cut where its pieces are cut. */
-static void add_moves(struct get_chunk *chunk, uint32_t index, uint64_t bytes) {
-    struct get_key *key = &chunk->keys[index];
+static void add_moves(struct mc_get_chunk *chunk, uint32_t index, uint64_t bytes) {
+    struct mc_get_key *key = &chunk->keys[index];
     uint64_t begin = key->offset;
     uint64_t end = key->offset + bytes;
     uint64_t piece_begin = 0;
-    for (size_t i = 0; i < piece_count(key) && piece_begin < end; i++) {
-        struct mc_store_range part = piece(key, i, piece_begin);
+    for (size_t i = 0; i < mc_get_piece_count(key) && piece_begin < end; i++) {
+        struct mc_store_range part = mc_get_piece(key, i, piece_begin);
         uint64_t piece_end = piece_begin + part.length;
         uint64_t from = mc_max_u64(begin, piece_begin);
         uint64_t to = mc_min_u64(end, piece_end);
-        if (from < to) {
+        while (from < to) {
             uint64_t skip = from - piece_begin;
+            struct mc_ops_run run = {key->replica,
+                                     key->replica->memory.address + part.offset + skip, to - from};
+            if (key->striped_bytes > 0) {
+                run = mc_ops_stripe_at(&key->list.replicas, part.offset + skip);
+            }
             struct mc_port_move move = {.op = MC_TRANSFER_READ,
                                         .local = (char *)part.ptr + skip,
-                                        .endpoint = key->replica->memory.endpoint,
-                                        .remote_addr =
-                                            key->replica->memory.address + part.offset + skip,
-                                        .length = to - from,
+                                        .endpoint = run.stripe->memory.endpoint,
+                                        .remote_addr = run.address,
+                                        .length = mc_min_u64(to - from, run.length),
                                         .status = MC_INTERNAL_ERROR};
             add_move(chunk, &move, index);
+            from += move.length;
         }
         piece_begin = piece_end;
     }
@@ -405,9 +437,9 @@ static void add_moves(struct get_chunk *chunk, uint32_t index, uint64_t bytes) {
 }
 
 /* True when another replica could still be read, so that this one must not use up all the time. */
-static bool has_alternative(const struct get_key *key) {
+static bool has_alternative(const struct mc_get_key *key) {
     const struct mw_replica *replica = key->list.replicas.items;
-    for (size_t i = 0; i < key->list.replicas.count && i < 64; i++) {
+    for (size_t i = 0; key->striped_bytes == 0 && i < key->list.replicas.count && i < 64; i++) {
         if (i != key->replica_index && (key->tried >> i & 1) == 0 &&
             mc_ops_replica_readable(&replica[i])) {
             return true;
@@ -416,30 +448,41 @@ static bool has_alternative(const struct get_key *key) {
     return false;
 }
 
+/* The replica to read, or the first of the stripes; false when the key has come to its end. */
+static bool choose(struct mc_get_chunk *chunk, struct mc_get_key *key) {
+    if (key->striped_bytes > 0) {
+        key->replica_index = 0;
+        key->replica = key->tried == 0 ? key->list.replicas.items : NULL;
+    } else {
+        key->replica = mc_ops_choose(chunk->ops, &key->list, key->tried, &key->replica_index);
+    }
+    if (key->replica == NULL) {
+        mc_get_finish(key, key->failure);
+        return false;
+    }
+    if (key->striped_bytes == 0 && mc_ops_replica_size(key->replica) != key->object_size) {
+        mc_get_finish(key, MC_INVALID_REPLICA); /* replicas that differ */
+        return false;
+    }
+    return true;
+}
+
 /* Fills the round; false when every key was done before.
  * *alternative: some key could go elsewhere. */
-static bool gather(struct get_chunk *chunk, bool *alternative) {
+static bool gather(struct mc_get_chunk *chunk, bool *alternative) {
     uint64_t budget = chunk->ops->round_bytes;
     bool pending = false;
     chunk->move_count = 0;
     *alternative = false;
     for (size_t i = 0; i < chunk->count; i++) {
-        struct get_key *key = &chunk->keys[i];
+        struct mc_get_key *key = &chunk->keys[i];
         key->round_bytes = 0;
         pending = pending || !key->done;
         if (key->done || budget == 0) {
             continue;
         }
-        if (key->replica == NULL) {
-            key->replica = mc_ops_choose(chunk->ops, &key->list, key->tried, &key->replica_index);
-            if (key->replica == NULL) {
-                finish(key, key->failure);
-                continue;
-            }
-            if (mc_ops_replica_size(key->replica) != key->object_size) { /* replicas that differ */
-                finish(key, MC_INVALID_REPLICA);
-                continue;
-            }
+        if (key->replica == NULL && !choose(chunk, key)) {
+            continue;
         }
         uint64_t bytes = mc_min_u64(key->size - key->offset, budget);
         budget -= bytes;
@@ -449,13 +492,13 @@ static bool gather(struct get_chunk *chunk, bool *alternative) {
     return pending;
 }
 
-/* Whether the checksum says so; without one, of a part of an object, or in device memory, nobody
- * does. */
-static bool is_damaged(const struct get_chunk *chunk, const struct get_key *key) {
+bool mc_get_is_damaged(const struct mc_get_chunk *chunk, const struct mc_get_key *key) {
     const struct mc_slice *slices;
-    if (!chunk->ops->checksum || !key->list.checksum.has || !is_whole(chunk->call, key, &slices) ||
-        !mc_checksum_possible(slices, piece_count(key)) ||
-        mc_checksum_slices(slices, piece_count(key), key->size) == key->list.checksum.value) {
+    if (!chunk->ops->checksum || !key->list.checksum.has ||
+        !mc_get_is_whole(chunk->call, key, &slices) ||
+        !mc_checksum_possible(slices, mc_get_piece_count(key)) ||
+        mc_checksum_slices(slices, mc_get_piece_count(key), key->size) ==
+            key->list.checksum.value) {
         return false;
     }
     mc_metric_add(&chunk->ops->counters.checksum_mismatches, 1);
@@ -463,17 +506,17 @@ static bool is_damaged(const struct get_chunk *chunk, const struct get_key *key)
 }
 
 /* All bytes are here: do they belong to the object? */
-static void verify(struct get_chunk *chunk, struct get_key *key, uint64_t now) {
+static void verify(struct mc_get_chunk *chunk, struct mc_get_key *key, uint64_t now) {
     struct mc_ops *ops = chunk->ops;
     if (now >= key->lease_end_ns) {
         mc_metric_add(&ops->counters.leases_expired, 1);
         mc_warn_limited("the lease ended before the read did: key=%.*s bytes=%llu late_ms=%llu",
                         (int)key->key.len, key->key.ptr, (unsigned long long)key->size,
                         (unsigned long long)((now - key->lease_end_ns) / MC_MS));
-        finish(key, MC_LEASE_EXPIRED);
+        mc_get_finish(key, MC_LEASE_EXPIRED);
         return;
     }
-    if (is_damaged(chunk, key)) {
+    if (mc_get_is_damaged(chunk, key)) {
         mc_error("the bytes read are not the bytes written: key=%.*s replica=%llu endpoint=%.*s",
                  (int)key->key.len, key->key.ptr, (unsigned long long)key->replica->id,
                  (int)key->replica->memory.endpoint.len, key->replica->memory.endpoint.ptr);
@@ -481,10 +524,10 @@ static void verify(struct get_chunk *chunk, struct get_key *key, uint64_t now) {
         start_over(key, MC_CHECKSUM_MISMATCH);
         return;
     }
-    finish(key, MC_OK);
+    mc_get_finish(key, MC_OK);
 }
 
-static void move_failed(struct get_chunk *chunk, struct get_key *key, enum mc_status status) {
+static void move_failed(struct mc_get_chunk *chunk, struct mc_get_key *key, enum mc_status status) {
     mc_metric_add(&chunk->ops->counters.failovers, 1);
     mc_warn_limited("a replica could not be read: key=%.*s endpoint=%.*s status=%s",
                     (int)key->key.len, key->key.ptr, (int)key->replica->memory.endpoint.len,
@@ -494,20 +537,20 @@ static void move_failed(struct get_chunk *chunk, struct get_key *key, enum mc_st
     start_over(key, MC_TRANSFER_FAIL);
 }
 
-static void run_round(struct get_chunk *chunk, bool alternative) {
+static void run_round(struct mc_get_chunk *chunk, bool alternative) {
     struct mc_port *port = chunk->ops->port;
     uint64_t now = mc_ops_now(chunk->ops);
     uint64_t left = chunk->deadline_ns > now ? chunk->deadline_ns - now : 0;
     port->ops->move(port, chunk->moves, chunk->move_count, now + (alternative ? left / 2 : left));
     for (size_t i = 0; i < chunk->move_count; i++) {
-        struct get_key *key = &chunk->keys[chunk->owners[i]];
+        struct mc_get_key *key = &chunk->keys[chunk->owners[i]];
         if (chunk->moves[i].status != MC_OK && key->round_bytes > 0) {
             move_failed(chunk, key, chunk->moves[i].status);
         }
     }
     now = mc_ops_now(chunk->ops);
     for (size_t i = 0; i < chunk->count; i++) {
-        struct get_key *key = &chunk->keys[i];
+        struct mc_get_key *key = &chunk->keys[i];
         if (key->done || key->round_bytes == 0) {
             continue;
         }
@@ -518,7 +561,7 @@ static void run_round(struct get_chunk *chunk, bool alternative) {
     }
 }
 
-static void read_chunk(struct get_chunk *chunk) {
+static void read_chunk(struct mc_get_chunk *chunk) {
     bool alternative;
     while (gather(chunk, &alternative)) {
         if (chunk->move_count > 0) {
@@ -527,91 +570,12 @@ static void read_chunk(struct get_chunk *chunk) {
         if (mc_ops_now(chunk->ops) >= chunk->deadline_ns) {
             for (size_t i = 0; i < chunk->count; i++) {
                 if (!chunk->keys[i].done) {
-                    finish(&chunk->keys[i], MC_TRANSFER_FAIL);
+                    mc_get_finish(&chunk->keys[i], MC_TRANSFER_FAIL);
                 }
             }
             return;
         }
         renew(chunk);
-    }
-}
-
-/* ---- from SSD ---- */
-
-/* Looks at the key again as one that comes from a disk; false when there is nothing to read. */
-static bool prepare_disk(struct get_key *key) {
-    enum mc_status why = key->item->status;
-    if (!key->done || key->disk.len + key->file.len == 0 ||
-        (why != MC_INVALID_REPLICA && why != MC_TRANSFER_FAIL)) {
-        return false;
-    }
-    key->object_size = key->size = key->disk_size;
-    enum mc_status fits = key->ranges != NULL ? measure_ranges(key) : make_room(key);
-    if (fits == MC_OK && key->ranges == NULL && key->size > capacity_of(key)) {
-        fits = MC_BUFFER_OVERFLOW;
-    }
-    key->item->length = key->size;
-    if (fits != MC_OK || key->size == 0) {
-        finish(key, fits);
-        return false;
-    }
-    return true;
-}
-
-static void describe_disk_read(struct get_chunk *chunk, struct get_key *key,
-                               struct mc_ops_disk_read *out) {
-    struct mc_store_range *pieces =
-        mc_arena_alloc(&chunk->call->arena, (piece_count(key) + 1) * sizeof(*pieces));
-    size_t count = 0;
-    uint64_t begin = 0;
-    for (size_t i = 0; i < piece_count(key) && begin < key->size; i++) {
-        struct mc_store_range part = piece(key, i, begin);
-        part.length = mc_min_u64(part.length, key->size - begin);
-        begin += part.length;
-        if (part.length > 0) {
-            pieces[count++] = part;
-        }
-    }
-    *out = (struct mc_ops_disk_read){.key = key->key,
-                                     .endpoint = key->disk,
-                                     .file = key->file,
-                                     .size = key->disk_size,
-                                     .pieces = pieces,
-                                     .piece_count = count};
-}
-
-static void verify_disk(struct get_chunk *chunk, struct get_key *key, enum mc_status status) {
-    if (status == MC_OK && is_damaged(chunk, key)) {
-        mc_error("the bytes read from an SSD are not the bytes written: key=%.*s endpoint=%.*s",
-                 (int)key->key.len, key->key.ptr, (int)(key->disk.len + key->file.len),
-                 key->disk.len > 0 ? key->disk.ptr : key->file.ptr);
-        status = MC_CHECKSUM_MISMATCH;
-    }
-    finish(key, status);
-}
-
-/* What no memory could give. */
-static void read_disks(struct get_chunk *chunk) {
-    struct mc_arena *arena = &chunk->call->arena;
-    struct mc_ops_disk_read *reads = NULL;
-    struct get_key **keys = NULL;
-    size_t count = 0;
-    for (size_t i = 0; i < chunk->count; i++) {
-        if (!prepare_disk(&chunk->keys[i])) {
-            continue;
-        }
-        if (reads == NULL) {
-            reads = mc_arena_alloc(arena, chunk->count * sizeof(*reads));
-            keys = mc_arena_alloc(arena, chunk->count * sizeof(struct get_key *));
-        }
-        describe_disk_read(chunk, &chunk->keys[i], &reads[count]);
-        keys[count++] = &chunk->keys[i];
-    }
-    if (count > 0) {
-        mc_ops_disk_read(chunk->ops, chunk->call, reads, count, chunk->deadline_ns);
-    }
-    for (size_t i = 0; i < count; i++) {
-        verify_disk(chunk, keys[i], reads[i].status);
     }
 }
 
@@ -626,12 +590,12 @@ struct get_request {
 };
 
 /* Looks at item i of the request; false when it cannot be read, which its status says. */
-static bool take_item(const struct get_request *request, size_t i, struct get_key *key) {
+static bool take_item(const struct get_request *request, size_t i, struct mc_get_key *key) {
     struct mc_store_item *item = &request->items[i];
-    *key = (struct get_key){.item = item,
-                            .slices = item->slices,
-                            .slice_count = item->slice_count,
-                            .failure = MC_TRANSFER_FAIL};
+    *key = (struct mc_get_key){.item = item,
+                               .slices = item->slices,
+                               .slice_count = item->slice_count,
+                               .failure = MC_TRANSFER_FAIL};
     item->length = 0;
     item->status = mc_ops_key(item->key, &key->key);
     if (request->ranges != NULL) {
@@ -641,8 +605,8 @@ static bool take_item(const struct get_request *request, size_t i, struct get_ke
     for (size_t n = 0; n < key->range_count; n++) {
         key->ranges[n].status = MC_OK;
     }
-    for (size_t n = 0; n < piece_count(key) && item->status == MC_OK; n++) {
-        struct mc_store_range part = piece(key, n, 0);
+    for (size_t n = 0; n < mc_get_piece_count(key) && item->status == MC_OK; n++) {
+        struct mc_store_range part = mc_get_piece(key, n, 0);
         if (part.ptr == NULL && part.length > 0) {
             item->status = MC_INVALID_PARAMS;
         }
@@ -650,6 +614,7 @@ static bool take_item(const struct get_request *request, size_t i, struct get_ke
     if (request->leases != NULL) {
         key->session = &request->leases[i];
         key->list = key->session->list;
+        key->striped_bytes = key->session->striped_bytes;
         key->lease_end_ns = key->session->end_ns;
         key->renew_at_ns = key->session->renew_at_ns;
     }
@@ -658,18 +623,20 @@ static bool take_item(const struct get_request *request, size_t i, struct get_ke
 
 /* Takes items from number `first` on until a bound of one chunk is reached; returns how many it
  * looked at. */
-static size_t take_chunk(struct get_chunk *chunk, const struct get_request *request, size_t first) {
+static size_t take_chunk(struct mc_get_chunk *chunk, const struct get_request *request,
+                         size_t first) {
     size_t left = request->count - first;
     size_t limit = left < MC_STORE_BATCH_CHUNK ? left : MC_STORE_BATCH_CHUNK;
     size_t key_bytes = 0;
     size_t i = 0;
     chunk->keys = mc_arena_alloc(&chunk->call->arena, limit * sizeof(*chunk->keys));
     chunk->count = 0;
+    chunk->own = false;
     chunk->moves = NULL;
     chunk->owners = NULL;
     chunk->move_capacity = 0;
     for (; i < limit; i++) {
-        struct get_key key;
+        struct mc_get_key key;
         if (!take_item(request, first + i, &key)) {
             continue;
         }
@@ -682,7 +649,7 @@ static size_t take_chunk(struct get_chunk *chunk, const struct get_request *requ
     return i;
 }
 
-static void count_results(struct get_chunk *chunk) {
+static void count_results(struct mc_get_chunk *chunk) {
     uint64_t bytes = 0;
     int64_t failures = 0;
     for (size_t i = 0; i < chunk->count; i++) {
@@ -695,7 +662,7 @@ static void count_results(struct get_chunk *chunk) {
     mc_metric_add(&chunk->ops->counters.read_bytes, (int64_t)bytes);
 }
 
-static void ask_all(struct get_chunk *chunk) {
+static void ask_all(struct mc_get_chunk *chunk) {
     uint32_t *all = mc_arena_alloc(&chunk->call->arena, chunk->count * sizeof(*all));
     for (size_t i = 0; i < chunk->count; i++) {
         all[i] = (uint32_t)i;
@@ -704,19 +671,20 @@ static void ask_all(struct get_chunk *chunk) {
 }
 
 /* The keys come with a lease; renews it when it wants that. */
-static void begin_sessions(struct get_chunk *chunk) {
+static void begin_sessions(struct mc_get_chunk *chunk) {
     for (size_t i = 0; i < chunk->count; i++) {
-        struct get_key *key = &chunk->keys[i];
+        struct mc_get_key *key = &chunk->keys[i];
         if (mc_ops_now(chunk->ops) >= key->lease_end_ns) {
-            finish(key, MC_LEASE_EXPIRED);
+            mc_get_finish(key, MC_LEASE_EXPIRED);
         } else {
             list_known(key);
         }
+        chunk->own = chunk->own || key->striped_bytes > 0;
     }
     renew(chunk);
 }
 
-static void end_sessions(struct get_chunk *chunk) {
+static void end_sessions(struct mc_get_chunk *chunk) {
     for (size_t i = 0; i < chunk->count; i++) {
         chunk->keys[i].session->end_ns = chunk->keys[i].lease_end_ns;
         chunk->keys[i].session->renew_at_ns = chunk->keys[i].renew_at_ns;
@@ -724,7 +692,7 @@ static void end_sessions(struct get_chunk *chunk) {
 }
 
 static void read_request(struct mc_ops *ops, const struct get_request *request) {
-    struct get_chunk chunk = {.ops = ops, .call = mc_ops_begin(ops)};
+    struct mc_get_chunk chunk = {.ops = ops, .call = mc_ops_begin(ops)};
     for (size_t done = 0; done < request->count;) {
         done += take_chunk(&chunk, request, done);
         if (chunk.count > 0) {
@@ -738,7 +706,7 @@ static void read_request(struct mc_ops *ops, const struct get_request *request) 
             if (request->leases != NULL) {
                 end_sessions(&chunk);
             } else {
-                read_disks(&chunk);
+                mc_get_from_disks(&chunk);
             }
             count_results(&chunk);
         }

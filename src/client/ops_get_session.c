@@ -11,7 +11,8 @@
 /* ---- start ---- */
 
 static enum mc_status keep(struct mc_ops *ops, struct mc_str key,
-                           const struct mw_replica_list *list, uint64_t asked_ns) {
+                           const struct mw_replica_list *list, uint64_t striped_bytes,
+                           uint64_t asked_ns) {
     const struct mw_replica *replica = list->replicas.items;
     size_t readable = 0;
     for (size_t i = 0; i < list->replicas.count; i++) {
@@ -21,6 +22,7 @@ static enum mc_status keep(struct mc_ops *ops, struct mc_str key,
         return MC_INVALID_REPLICA;
     }
     struct mc_session *session = mc_session_make(key, list);
+    session->lease.striped_bytes = striped_bytes;
     mc_ops_lease_taken(&session->lease, asked_ns);
     if (mc_ops_now(ops) >= session->lease.end_ns) {
         mc_session_free(session);
@@ -36,6 +38,22 @@ static enum mc_status keep(struct mc_ops *ops, struct mc_str key,
     bool added = mc_session_add_locked(&ops->gets, at, session);
     pthread_mutex_unlock(&ops->lock);
     return added ? MC_OK : MC_ERR_LIMIT;
+}
+
+/* Again in words of ours, because an object is striped. */
+static void start_own(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str *names, size_t n,
+                      enum mc_status *results) {
+    struct mc_vec answers;
+    enum mc_status status = mc_ops_get_objects(ops, call, names, n, mc_ops_deadline(ops), &answers);
+    for (size_t i = 0; i < n; i++) {
+        const struct mw_e_object *answer = (const struct mw_e_object *)answers.items + i;
+        results[i] = status == MC_OK ? mc_ops_status(answer->error) : status;
+        if (results[i] == MC_OK) {
+            const struct mw_object *o = &answer->value;
+            bool striped = mc_ops_striped(&o->list.replicas, o->size);
+            results[i] = keep(ops, names[i], &o->list, striped ? o->size : 0, call->asked_ns);
+        }
+    }
 }
 
 static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const char *const *keys,
@@ -56,11 +74,25 @@ static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const char
     struct mc_vec answers;
     enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_BatchGetReplicaList, &args, &answers,
                                              n, mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
+    struct mc_str *striped = mc_arena_alloc(&call->arena, n * sizeof(*striped));
+    size_t *striped_places = mc_arena_alloc(&call->arena, n * sizeof(*striped_places));
+    size_t striped_count = 0;
     for (size_t i = 0; i < n; i++) {
         const struct mw_e_list *answer = (const struct mw_e_list *)answers.items + i;
         enum mc_status own = status == MC_OK ? mc_ops_status(answer->error) : status;
         results[places[i]] =
-            own == MC_OK ? keep(ops, names[i], &answer->value, call->asked_ns) : own;
+            own == MC_OK ? keep(ops, names[i], &answer->value, 0, call->asked_ns) : own;
+        if (own == MC_NOT_SUPPORTED) {
+            striped[striped_count] = names[i];
+            striped_places[striped_count++] = places[i];
+        }
+    }
+    if (striped_count > 0) {
+        enum mc_status *own = mc_arena_alloc(&call->arena, striped_count * sizeof(*own));
+        start_own(ops, call, striped, striped_count, own);
+        for (size_t i = 0; i < striped_count; i++) {
+            results[striped_places[i]] = own[i];
+        }
     }
 }
 

@@ -46,6 +46,7 @@ struct mc_ops {
     struct mc_str fsdir; /* ops_file.c: of files with copies of objects; empty = there are none */
     uint64_t timeout_ns;
     bool checksum;
+    uint64_t stripe_bytes;
     uint64_t round_bytes;
     _Atomic uint64_t put_counter;
     _Atomic uint32_t spread; /* which of equally near replicas comes first */
@@ -92,12 +93,13 @@ void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
                         const struct mc_replicate_config *config, struct mc_str *groups,
                         size_t key_count, struct mw_replicate_config *wire);
 /* Begins the puts of the request in the words that `config` needs; expected[] = one a key of the
- * request, or NULL. *answers: of struct mw_e_vec of replicas. */
+ * request, or NULL; objects of at least `stripe_over` bytes may be striped, 0 = none. *answers: of
+ * struct mw_e_vec of replicas. */
 MC_MUST_USE enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
                                              const struct mw_a_batch_put_start *request,
                                              bool upsert, const struct mc_replicate_config *config,
-                                             uint64_t *expected, uint64_t deadline_ns,
-                                             struct mc_vec *answers);
+                                             uint64_t *expected, uint64_t stripe_over,
+                                             uint64_t deadline_ns, struct mc_vec *answers);
 /* MC_INVALID_PARAMS when arrays of the configuration have not one entry a key. */
 MC_MUST_USE enum mc_status mc_ops_config_check(const struct mc_replicate_config *config,
                                                size_t keys);
@@ -111,6 +113,7 @@ struct mc_uuid mc_ops_fresh_writer(struct mc_ops *ops);
 /* What a reader knows of an object that it has a lease on. */
 struct mc_ops_lease {
     struct mw_replica_list list;
+    uint64_t striped_bytes; /* the object's size when it is striped, else 0 */
     uint64_t end_ns, renew_at_ns;
 };
 /* Reads the ranges of each item. With `leases`, one an item, every read is of the replicas named
@@ -167,6 +170,28 @@ static inline bool mc_ops_replica_readable(const struct mw_replica *replica) {
     return replica->tag == MW_TAG_MEMORY && replica->status == MC_REPLICA_COMPLETE;
 }
 uint64_t mc_ops_replica_size(const struct mw_replica *replica);
+/* Of a striped object (wire/master_rpc.h): where byte `offset` of it lies, and how many follow it
+ * there. */
+struct mc_ops_run {
+    const struct mw_replica *stripe;
+    uint64_t address, length;
+};
+static inline struct mc_ops_run mc_ops_stripe_at(const struct mc_vec *stripes, uint64_t offset) {
+    uint64_t unit = offset / MW_STRIPE_UNIT, skip = offset % MW_STRIPE_UNIT;
+    const struct mw_replica *stripe =
+        (const struct mw_replica *)stripes->items + unit % stripes->count;
+    return (struct mc_ops_run){
+        stripe, stripe->memory.address + unit / stripes->count * MW_STRIPE_UNIT + skip,
+        MW_STRIPE_UNIT - skip};
+}
+/* The replicas are the stripes of an object of so many bytes. */
+bool mc_ops_striped(const struct mc_vec *replicas, uint64_t object_bytes);
+/* What our master alone knows: *answers of struct mw_e_object. Takes leases. MC_NOT_SUPPORTED
+ * (another master). */
+MC_MUST_USE enum mc_status mc_ops_get_objects(struct mc_ops *ops, struct mc_ops_call *call,
+                                              struct mc_str *names, size_t n, uint64_t deadline_ns,
+                                              struct mc_vec *answers);
+
 /* The nearest readable replica of `list` whose bit in `tried` is not set;
  * NULL when none is left. */
 const struct mw_replica *mc_ops_choose(struct mc_ops *ops, const struct mw_replica_list *list,

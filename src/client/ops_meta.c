@@ -156,6 +156,28 @@ enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *remov
     return MC_OK;
 }
 
+/* ---- what our master alone knows ---- */
+
+bool mc_ops_striped(const struct mc_vec *replicas, uint64_t object_bytes) {
+    const struct mw_replica *stripe = replicas->items;
+    bool striped = replicas->count > 1 && replicas->count < 64;
+    for (size_t i = 0; striped && i < replicas->count; i++) {
+        striped =
+            stripe[i].tag == MW_TAG_MEMORY &&
+            stripe[i].memory.size == mw_stripe_bytes(object_bytes, (unsigned)replicas->count) &&
+            stripe[i].memory.size < object_bytes;
+    }
+    return striped;
+}
+
+enum mc_status mc_ops_get_objects(struct mc_ops *ops, struct mc_ops_call *call,
+                                  struct mc_str *names, size_t n, uint64_t deadline_ns,
+                                  struct mc_vec *answers) {
+    struct mw_a_keys args = {.keys = {names, n}, .tenant = ops->tenant};
+    return mc_ops_rpc_batch(ops, call, MC_RPC_GetObjects, &args, answers, n, deadline_ns,
+                            MC_OPS_IDEMPOTENT);
+}
+
 /* ---- inspect ---- */
 
 static void inspect_chunk(struct mc_ops *ops, struct mc_ops_call *call, const char *const *keys,
@@ -179,6 +201,7 @@ static void inspect_chunk(struct mc_ops *ops, struct mc_ops_call *call, const ch
                                                       .has_checksum = o->checksum.has,
                                                       .has_ttl = o->has_life,
                                                       .ttl_left_ms = o->life_left_ms,
+                                                      .stripes = o->stripes,
                                                       .replicas = o->replicas};
         }
     }
@@ -250,27 +273,38 @@ enum mc_status mc_ops_list(struct mc_ops *ops, const char *prefix, const char *a
 
 /* ---- looking inside ---- */
 
+/* The replicas, and the size when there is one. */
 static enum mc_status query(struct mc_ops *ops, struct mc_ops_call *call, const char *key,
-                            struct mw_replica_list *list) {
+                            struct mw_object *out) {
     struct mw_a_key args = {.tenant = ops->tenant};
     MC_TRY(mc_ops_key(key, &args.key));
+    uint64_t deadline_ns = mc_ops_deadline(ops);
     struct mw_e_list answer;
-    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, mc_ops_deadline(ops),
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, deadline_ns,
                       MC_OPS_IDEMPOTENT));
+    if (answer.error == MC_NOT_SUPPORTED) { /* striped */
+        struct mc_vec answers;
+        MC_TRY(mc_ops_get_objects(ops, call, &args.key, 1, deadline_ns, &answers));
+        *out = ((const struct mw_e_object *)answers.items)->value;
+        return mc_ops_status(((const struct mw_e_object *)answers.items)->error);
+    }
     MC_TRY(mc_ops_status(answer.error));
-    *list = answer.value;
+    *out = (struct mw_object){.list = answer.value};
+    if (answer.value.replicas.count > 0) {
+        out->size = mc_ops_replica_size(answer.value.replicas.items);
+    }
     return MC_OK;
 }
 
 enum mc_status mc_ops_size(struct mc_ops *ops, const char *key, uint64_t *length) {
     struct mc_ops_call *call = mc_ops_begin(ops);
-    struct mw_replica_list list;
-    enum mc_status status = query(ops, call, key, &list);
-    if (status == MC_OK && list.replicas.count == 0) {
+    struct mw_object object;
+    enum mc_status status = query(ops, call, key, &object);
+    if (status == MC_OK && object.list.replicas.count == 0) {
         status = MC_INVALID_REPLICA;
     }
     if (status == MC_OK) {
-        *length = mc_ops_replica_size(list.replicas.items);
+        *length = object.size;
     }
     mc_ops_end(ops, call);
     return status;
@@ -308,14 +342,15 @@ static void describe(const struct mw_replica *replica, struct mc_replica_info *i
 enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
                                struct mc_replica_info *replicas, size_t capacity, size_t *count) {
     struct mc_ops_call *call = mc_ops_begin(ops);
-    struct mw_replica_list list;
-    enum mc_status status = query(ops, call, key, &list);
+    struct mw_object object;
+    enum mc_status status = query(ops, call, key, &object);
     if (status == MC_OK) {
-        const struct mw_replica *replica = list.replicas.items;
-        for (size_t i = 0; i < list.replicas.count && i < capacity; i++) {
+        const struct mc_vec list = object.list.replicas;
+        const struct mw_replica *replica = list.items;
+        for (size_t i = 0; i < list.count && i < capacity; i++) {
             describe(&replica[i], &replicas[i]);
         }
-        *count = list.replicas.count;
+        *count = list.count;
     }
     mc_ops_end(ops, call);
     return status;

@@ -53,6 +53,7 @@ struct put_key {
     enum put_state state;
     bool has_disk;      /* the master also waits for a file; */
     struct mc_str file; /* where, if this client is to write it */
+    bool striped;       /* the replicas are stripes */
     bool misplaced;     /* a replica could not be written, and no byte of it can arrive any more */
     bool crowded;       /* there was no room beside the nodes to avoid: do not avoid them */
     uint64_t contested_until_ns; /* waits for another writer; 0 = does not */
@@ -111,11 +112,15 @@ enum mc_status mc_ops_config_check(const struct mc_replicate_config *config, siz
 enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
                                  const struct mw_a_batch_put_start *request, bool upsert,
                                  const struct mc_replicate_config *config, uint64_t *expected,
-                                 uint64_t deadline_ns, struct mc_vec *answers) {
-    if (!mc_ops_config_is_ours(config)) {
+                                 uint64_t stripe_over, uint64_t deadline_ns,
+                                 struct mc_vec *answers) {
+    const struct mc_replicate_config nothing = {0};
+    bool ours = mc_ops_config_is_ours(config);
+    if (!ours && stripe_over == 0) {
         return mc_ops_rpc_batch(ops, call, upsert ? MC_RPC_BatchUpsertStart : MC_RPC_BatchPutStart,
                                 request, answers, request->keys.count, deadline_ns, MC_OPS_ONCE);
     }
+    config = config != NULL ? config : &nothing;
     struct mw_a_start_puts args = {.client = request->client,
                                    .keys = request->keys,
                                    .lengths = request->lengths,
@@ -123,12 +128,27 @@ enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
                                    .tenant = request->tenant,
                                    .upsert = upsert,
                                    .ttl_ms = config->ttl_ms,
-                                   .condition = (uint8_t)config->condition};
+                                   .condition = (uint8_t)config->condition,
+                                   .stripe_over = stripe_over};
     if (mc_ops_compares(config)) {
         args.expected = (struct mc_vec){expected, request->keys.count};
     }
-    return mc_ops_rpc_batch(ops, call, MC_RPC_StartPuts, &args, answers, request->keys.count,
-                            deadline_ns, MC_OPS_ONCE);
+    enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_StartPuts, &args, answers,
+                                             request->keys.count, deadline_ns, MC_OPS_ONCE);
+    if (status == MC_NOT_SUPPORTED && !ours) { /* upstream's master: in one piece, then */
+        return mc_ops_start_puts(ops, call, request, upsert, config, expected, 0, deadline_ns,
+                                 answers);
+    }
+    return status;
+}
+
+/* Some key of the chunk is large enough to be striped. */
+static bool may_stripe(const struct put_chunk *chunk) {
+    bool large = false;
+    for (size_t i = 0; i < chunk->count && chunk->ops->stripe_bytes > 0; i++) {
+        large = large || chunk->keys[i].length >= chunk->ops->stripe_bytes;
+    }
+    return large;
 }
 
 /* The nodes to avoid join the preferred segments. */
@@ -244,10 +264,12 @@ static enum mc_status accept_replicas(struct put_key *key, const struct mw_e_vec
     MC_TRY(mc_ops_status(answer->error));
     const struct mw_replica *replica = answer->value.items;
     size_t memory = 0;
+    key->striped = mc_ops_striped(&answer->value, key->length);
     for (size_t i = 0; i < answer->value.count; i++) {
         if (replica[i].tag == MW_TAG_DISK) {
             key->has_disk = true;
-        } else if (replica[i].tag != MW_TAG_MEMORY || replica[i].memory.size != key->length) {
+        } else if (replica[i].tag != MW_TAG_MEMORY ||
+                   (replica[i].memory.size != key->length && !key->striped)) {
             mc_error("the master allocated something that cannot be written: key=%.*s kind=%u "
                      "bytes=%llu",
                      (int)key->key.len, key->key.ptr, replica[i].tag,
@@ -308,7 +330,8 @@ static enum mc_status start_many(struct put_chunk *chunk, struct mc_vec *answers
                                         .config = chunk->config,
                                         .tenant = chunk->ops->tenant};
     return mc_ops_start_puts(chunk->ops, chunk->call, &args, chunk->upsert, wanted, expected,
-                             chunk->deadline_ns, answers);
+                             may_stripe(chunk) ? chunk->ops->stripe_bytes : 0, chunk->deadline_ns,
+                             answers);
 }
 
 static void start(struct put_chunk *chunk) {
@@ -316,7 +339,7 @@ static void start(struct put_chunk *chunk) {
     struct mc_vec answers;
     enum mc_status status;
     struct put_key *keys = chunk->keys;
-    if (chunk->count == 1 && !mc_ops_config_is_ours(chunk->wanted)) {
+    if (chunk->count == 1 && !mc_ops_config_is_ours(chunk->wanted) && !may_stripe(chunk)) {
         struct mw_a_put_start args = {.client = chunk->writer,
                                       .key = keys->key,
                                       .length = keys->length,
@@ -345,16 +368,45 @@ static void start(struct put_chunk *chunk) {
 static size_t count_moves(const struct put_chunk *chunk) {
     size_t moves = 0;
     for (size_t i = 0; i < chunk->count; i++) {
-        if (chunk->keys[i].state == PUT_STARTED) {
-            moves += chunk->keys[i].replicas.count * chunk->keys[i].item->slice_count;
+        const struct put_key *key = &chunk->keys[i];
+        if (key->state == PUT_STARTED) {
+            moves += key->striped ? key->length / MW_STRIPE_UNIT + 2 * (key->item->slice_count + 1)
+                                  : key->replicas.count * key->item->slice_count;
         }
     }
     return moves;
 }
 
+/* Adds the moves of one key to its stripes. */
+static size_t add_stripes(struct put_key *key, uint32_t index, struct mc_port_move *moves,
+                          uint32_t *owners) {
+    size_t n = 0;
+    uint64_t offset = 0;
+    for (size_t s = 0; s < key->item->slice_count; s++) {
+        const struct mc_slice *slice = &key->item->slices[s];
+        for (uint64_t done = 0; done < slice->length;) {
+            struct mc_ops_run run = mc_ops_stripe_at(&key->replicas, offset);
+            uint64_t length = mc_min_u64(run.length, slice->length - done);
+            moves[n] = (struct mc_port_move){.op = MC_TRANSFER_WRITE,
+                                             .local = (char *)slice->ptr + done,
+                                             .endpoint = run.stripe->memory.endpoint,
+                                             .remote_addr = run.address,
+                                             .length = length,
+                                             .status = MC_INTERNAL_ERROR};
+            owners[n++] = index;
+            done += length;
+            offset += length;
+        }
+    }
+    return n;
+}
+
 /* Adds the moves of one key to its replicas; owners[] says whose a move is. */
 static size_t add_moves(struct put_key *key, uint32_t index, struct mc_port_move *moves,
                         uint32_t *owners) {
+    if (key->striped) {
+        return add_stripes(key, index, moves, owners);
+    }
     size_t n = 0;
     const struct mw_replica *replica = key->replicas.items;
     for (size_t r = 0; r < key->replicas.count; r++) {
@@ -639,7 +691,8 @@ static void count_results(struct put_chunk *chunk) {
         const struct put_key *key = &chunk->keys[i];
         failures += key->item->status != MC_OK;
         abandoned += key->state == PUT_ABANDONED;
-        bytes += key->state == PUT_DONE ? key->length * (key->replicas.count - key->has_disk) : 0;
+        size_t copies = key->striped ? 1 : key->replicas.count - key->has_disk;
+        bytes += key->state == PUT_DONE ? key->length * copies : 0;
     }
     mc_metric_add(&counters->puts, (int64_t)chunk->count);
     mc_metric_add(&counters->put_failures, failures);

@@ -102,7 +102,7 @@ static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const stru
         .client = writer, .keys = {names, n}, .lengths = {lengths, n}, .tenant = ops->tenant};
     mc_ops_wire_config(ops, call, config, groups, n, &args.config);
     struct mc_vec answers = {0};
-    enum mc_status status = mc_ops_start_puts(ops, call, &args, false, config, expected,
+    enum mc_status status = mc_ops_start_puts(ops, call, &args, false, config, expected, 0,
                                               mc_ops_deadline(ops), &answers);
     uint64_t asked = call->asked_ns;
     if (status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT) { /* perhaps carried out */

@@ -125,6 +125,9 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
     uint64_t deadline_ns = mc_ops_deadline(ops);
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, deadline_ns,
                       MC_OPS_IDEMPOTENT));
+    if (answer.error == MC_NOT_SUPPORTED) {
+        return MC_REPLICA_NOT_IN_LOCAL_MEMORY; /* striped: it is nowhere in one piece */
+    }
     MC_TRY(mc_ops_status(answer.error));
     const void *data = NULL;
     const struct mw_replica *replica = NULL;

@@ -38,6 +38,7 @@ MC_PUBLIC void mc_store_options_init(struct mc_store_options *options) {
         .tenant = "default",
         .timeout_ms = (uint32_t)mc_env_u64("MC_RPC_TIMEOUT_MS", 1, 3600000, 30000),
         .checksum = mc_env_bool("MOONCAKE_STORE_CHECKSUM", false),
+        .stripe_bytes = mc_env_u64("MC_STORE_STRIPE_BYTES", 0, UINT64_MAX, 0),
         .tls_ca = getenv("MC_TLS_CA"),
         .tls_cert = getenv("MC_TLS_CERT"),
         .tls_key = getenv("MC_TLS_KEY"),
@@ -325,7 +326,8 @@ static void create_ops(struct mc_store *store, const struct mc_store_options *o)
                                    .tenant = o->tenant,
                                    .host_id = store->host_id,
                                    .timeout_ms = o->timeout_ms,
-                                   .checksum = o->checksum};
+                                   .checksum = o->checksum,
+                                   .stripe_bytes = o->stripe_bytes};
     store->port = mc_real_port_create(store->rpc, store->engine);
     store->ops = mc_ops_create(mc_real_port_face(store->port), &config);
     store->node = (struct mc_ops_node){.name = store->name,

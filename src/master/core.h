@@ -33,6 +33,7 @@
 #define MC_MAX_KEY_BYTES    65536u
 #define MC_MAX_TENANT_BYTES 1024u
 #define MC_MAX_REPLICAS     32u
+#define MC_STRIPES_MAX      30u
 #define MC_CLIENT_BUCKETS   1024u
 
 /* ---- objects ---- */
@@ -44,6 +45,8 @@ struct mc_replica {
     uint32_t handle; /* of the segment's allocator */
     uint8_t type;   /* enum mc_replica_type: MEMORY; DISK and LOCAL_DISK have no offset or handle */
     uint8_t status; /* enum mc_replica_status */
+    /* stripes 0: it holds the whole object; else it is stripe number `stripe` of so many. */
+    uint8_t stripe, stripes;
 };
 _Static_assert(sizeof(struct mc_replica) == 32, "one replica, half a cache line");
 
@@ -125,6 +128,14 @@ struct mc_object {
 
 static inline struct mc_extent mc_replica_extent(const struct mc_replica *r) {
     return (struct mc_extent){r->offset, r->handle};
+}
+/* Of its extent, when the object has `size` bytes. */
+static inline uint64_t mc_replica_bytes(const struct mc_replica *r, uint64_t size) {
+    return r->stripes == 0 ? size : mw_stripe_bytes(size, r->stripes);
+}
+/* Its replicas are stripes; see stripe.c. */
+static inline bool mc_object_striped(const struct mc_object *o) {
+    return o->first.stripes != 0;
 }
 static inline struct mc_replica *mc_object_replica(struct mc_object *o, unsigned i) {
     return i == 0 ? &o->first : &o->more[i - 1];
@@ -732,9 +743,10 @@ struct mc_put {
     uint64_t size;
     const struct mw_replicate_config *config;
     struct mc_str group;
-    uint64_t ttl_ms;   /* 0 = for ever */
-    uint8_t condition; /* MW_PUT_* */
-    uint64_t expected; /* of MW_PUT_IF_VERSION and _CHECKSUM */
+    uint64_t ttl_ms;      /* 0 = for ever */
+    uint8_t condition;    /* MW_PUT_* */
+    uint64_t expected;    /* of MW_PUT_IF_VERSION and _CHECKSUM */
+    uint64_t stripe_over; /* may be striped from so many bytes on; 0 = never */
 };
 MC_MUST_USE enum mc_status mc_put_validate(const struct mc_master *m,
                                            const struct mw_replicate_config *config, size_t keys);
@@ -747,11 +759,25 @@ enum mc_status mc_put_end(struct mc_call *call, const struct mc_key *key, struct
 enum mc_status mc_put_revoke(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
                              int32_t type);
 
+/* stripe.c. Whether an object that is being written, or (`complete`) that is to be read, has all of
+ * its stripes. Needs the shard's lock. */
+bool mc_stripes_whole(struct mc_object *o, bool complete);
+bool mc_stripes_wanted(const struct mc_put *put);
+/* Extents for a striped object; *count = 0 when there is no room for two stripes or more. Needs
+ * segments_lock (read). As `allocate` in put.c. */
+enum mc_status mc_stripes_place(struct mc_call *call, const struct mc_key *key,
+                                const struct mc_put *put, uint64_t credit, struct mc_replica *out,
+                                unsigned *count);
+/* Of its smallest extent possible. */
+uint64_t mc_stripes_least_bytes(const struct mc_call *call, const struct mc_put *put);
+
 bool mc_exists(struct mc_call *call, const struct mc_key *key);
 /* What is known of the object; grants no lease. */
 enum mc_status mc_inspect(struct mc_call *call, const struct mc_key *key,
                           struct mw_object_info *out);
 enum mc_status mc_get(struct mc_call *call, const struct mc_key *key, struct mw_replica_list *out);
+/* The same for clients of ours: with version and size, and striped objects too. */
+enum mc_status mc_get_object(struct mc_call *call, const struct mc_key *key, struct mw_object *out);
 enum mc_status mc_get_by_regex(struct mc_call *call, struct mc_str tenant, struct mc_str pattern,
                                struct mc_vec *out);
 

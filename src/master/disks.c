@@ -168,7 +168,7 @@ bool mc_offload_queue(struct mc_call *call, struct mc_shard *shard, struct mc_ob
                       uint64_t limit) {
     struct mc_master *m = call->m;
     if (!m->config.enable_offload || mc_offload_pending(o) || mc_object_on_disk(o) ||
-        mc_mortal(o)) {
+        mc_mortal(o) || mc_object_striped(o)) {
         return false;
     }
     struct item *item = NULL;

@@ -287,7 +287,7 @@ static bool plan(struct mc_call *call, const struct job *job, const struct mc_ke
         struct mc_str *names =
             mc_arena_alloc(call->arena, (o->replica_count + job->segments.count) * sizeof(*names));
         size_t n = 0;
-        for (unsigned i = 0; i < o->replica_count; i++) {
+        for (unsigned i = 0; i < o->replica_count && !mc_object_striped(o); i++) {
             const struct mc_replica *r = mc_object_replica(o, i);
             names[n] = mc_arena_str(call->arena, r->segment->info.name);
             if (r->status == MC_REPLICA_COMPLETE && r->type == MC_REPLICA_MEMORY &&
@@ -296,8 +296,9 @@ static bool plan(struct mc_call *call, const struct job *job, const struct mc_ke
             }
             n++;
         }
-        out->source = names[at];
-        out->size = o->size;
+        const struct mc_replica *moved = mc_object_replica(o, (unsigned)at);
+        out->source = mc_arena_str(call->arena, moved->segment->info.name);
+        out->size = mc_replica_bytes(moved, o->size);
         for (size_t i = 0; i < job->segments.count; i++) {
             names[n++] = name_at(&job->segments, i);
         }

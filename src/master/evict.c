@@ -139,7 +139,7 @@ static void evict_memory(struct cycle *c, struct mc_shard *shard, struct mc_obje
  * that has happened or failed. */
 static bool evict_after_offload(struct cycle *c, struct mc_shard *shard, struct mc_object *o) {
     const struct mc_master_config *config = &c->call->m->config;
-    if (!config->enable_offload || mc_mortal(o)) {
+    if (!config->enable_offload || mc_mortal(o) || mc_object_striped(o)) {
         return false;
     }
     bool waits = mc_offload_pending(o);
@@ -168,9 +168,10 @@ static void evict_locked(struct cycle *c, struct mc_shard *shard, struct mc_obje
     if (evict_after_offload(c, shard, o)) {
         return;
     }
+    uint64_t bytes = mc_object_charge(o);
     mc_count(&m->counters.evicted_keys, 1);
-    mc_count(&m->counters.evicted_bytes, (int64_t)(o->size * o->replica_count));
-    c->bytes += c->tenant ? mc_object_charge(o) : 0;
+    mc_count(&m->counters.evicted_bytes, (int64_t)bytes);
+    c->bytes += c->tenant ? bytes : 0;
     mc_object_erase(m, shard, o);
     c->evicted++;
 }

@@ -37,7 +37,7 @@ void mc_file_describe(struct mc_call *call, const struct mc_object *o, uint64_t 
 }
 
 void mc_file_want(struct mc_call *call, struct mc_object *o, struct mc_vec *replicas) {
-    if (!call->m->files || o->tenant_len > 0) {
+    if (!call->m->files || o->tenant_len > 0 || mc_object_striped(o)) {
         return;
     }
     struct mw_replica *all = mc_arena_alloc(call->arena, (replicas->count + 1) * sizeof(*all));

@@ -61,6 +61,9 @@ static bool audit_object(void *ctx, struct mc_shard *shard, struct mc_object *o)
         (mc_replicating(o) && o->list != MC_LIST_NONE)) {
         fault(a, o, "is in the wrong list");
     }
+    if (mc_object_striped(o) && !mc_stripes_whole(o, false)) {
+        fault(a, o, "has lost a stripe");
+    }
     if (o->link.next->prev != &o->link || o->link.prev->next != &o->link) {
         fault(a, o, "has a broken list link");
     }
@@ -70,13 +73,14 @@ static bool audit_object(void *ctx, struct mc_shard *shard, struct mc_object *o)
         if (r->type != MC_REPLICA_MEMORY) {
             continue; /* no extent */
         }
-        add_extent(a, r->segment, r->handle, o->size, o);
+        add_extent(a, r->segment, r->handle, mc_replica_bytes(r, o->size), o);
         if (mc_allocator_lookup(r->segment->allocator, r->handle, &offset, &size) &&
             offset != r->offset) {
             fault(a, o, "names another offset than the allocator");
         }
         for (unsigned k = 0; k < i; k++) {
-            if (mc_object_replica(o, k)->segment->name_hash == r->segment->name_hash) {
+            if (mc_object_replica(o, k)->segment->name_hash == r->segment->name_hash &&
+                !mc_object_striped(o)) {
                 fault(a, o, "has two replicas on one segment name");
             }
         }

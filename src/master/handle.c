@@ -77,6 +77,7 @@ const struct mc_rpc_method mc_rpc_methods[MC_MASTER_RPC_COUNT] = {
     BATCH(Inspect, NULL),
     SINGLE(TakeOffloads, NULL),
     SINGLE(OnDisk, NULL),
+    BATCH(GetObjects, NULL),
 };
 
 void mc_rpc_UpsertEnd(struct mc_call *call, const void *args, void *ret) {

@@ -123,7 +123,7 @@ static bool wants_copy(struct mc_call *call, uint64_t hash, struct mc_key *key, 
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_shard_find_hash(m, shard, hash);
     bool wants = o && mc_object_drop_dead(m, shard, o) && o->list != MC_LIST_PROCESSING &&
-                 !mc_replicating(o) && o->replica_count < MC_MAX_REPLICAS;
+                 !mc_replicating(o) && o->replica_count < MC_MAX_REPLICAS && !mc_object_striped(o);
     if (wants) {
         struct mc_str *items = mc_arena_alloc(call->arena, o->replica_count * sizeof(*items));
         for (unsigned i = 0; i < o->replica_count; i++) {

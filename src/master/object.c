@@ -185,6 +185,7 @@ void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struc
     struct mc_replica kept[MC_MAX_REPLICAS];
     unsigned count = 0;
     struct mc_replica gone = *mc_object_replica(o, i);
+    uint64_t bytes = mc_replica_bytes(&gone, o->size);
     for (unsigned k = 0; k < o->replica_count; k++) {
         if (k != i) {
             kept[count++] = *mc_object_replica(o, k);
@@ -196,15 +197,18 @@ void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struc
         o->replica_count = 0;
     }
     mc_object_announce(m, o);
-    mc_tenant_refund(m, mc_object_tenant(o), gone.type == MC_REPLICA_MEMORY ? o->size : 0);
+    mc_tenant_refund(m, mc_object_tenant(o), gone.type == MC_REPLICA_MEMORY ? bytes : 0);
     if (free_at_ms) {
-        mc_discard_later(m, &gone, o->size, free_at_ms);
+        mc_discard_later(m, &gone, bytes, free_at_ms);
     } else {
-        mc_extent_free(m, &gone, o->size);
+        mc_extent_free(m, &gone, bytes);
     }
 }
 
 bool mc_object_readable(const struct mc_master *m, struct mc_object *o) {
+    if (mc_object_striped(o) && !mc_stripes_whole(o, true)) {
+        return false;
+    }
     for (unsigned i = 0; i < o->replica_count; i++) {
         if (mc_object_replica(o, i)->status == MC_REPLICA_COMPLETE ||
             m->config.break_mode == MC_BREAK_EARLY_VISIBLE) {
@@ -243,6 +247,12 @@ bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_
         } else {
             i++;
         }
+    }
+    while (mc_object_striped(o) && o->replica_count > 0 && !mc_stripes_whole(o, false)) {
+        uint64_t free_at = o->first.status == MC_REPLICA_COMPLETE
+                               ? mc_lease_end(m, o)
+                               : mc_object_written_until(m, o, &o->first);
+        mc_object_remove_replica(m, shard, o, 0, free_at);
     }
     while (mc_replicating(o) && o->replica_count > 0 && !mc_object_readable(m, o)) {
         /* the copy has lost what it is a copy of */
@@ -347,7 +357,8 @@ static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc
 
 void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
     for (unsigned i = 0; i < o->replica_count; i++) {
-        mc_extent_free(m, mc_object_replica(o, i), o->size);
+        const struct mc_replica *r = mc_object_replica(o, i);
+        mc_extent_free(m, r, mc_replica_bytes(r, o->size));
     }
     object_forget(m, shard, o);
 }
@@ -360,9 +371,9 @@ void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_o
         uint64_t free_at =
             r->status == MC_REPLICA_COMPLETE ? readers_until : mc_object_written_until(m, o, r);
         if (free_at > call->now_ms) {
-            mc_discard_later(m, r, o->size, free_at);
+            mc_discard_later(m, r, mc_replica_bytes(r, o->size), free_at);
         } else {
-            mc_extent_free(m, r, o->size);
+            mc_extent_free(m, r, mc_replica_bytes(r, o->size));
         }
     }
     object_forget(m, shard, o);
@@ -396,7 +407,7 @@ void mc_describe(struct mc_call *call, const struct mc_object *o, const struct m
     }
     *out = (struct mw_replica){.id = r->id,
                                .tag = MW_TAG_MEMORY,
-                               .memory = {.size = o->size,
+                               .memory = {.size = mc_replica_bytes(r, o->size),
                                           .address = s->info.base + r->offset,
                                           .protocol = call->seen[slot].protocol,
                                           .endpoint = call->seen[slot].endpoint},

@@ -72,19 +72,24 @@ static enum mc_status allocate(struct mc_call *call, const struct mc_key *key,
     }
     bool possible = put->size <= MC_ALLOCATOR_MAX_CAPACITY; /* so the sums cannot overflow */
     *count = 0;
-    if (possible) {
+    if (possible && mc_stripes_wanted(put)) {
+        MC_TRY(mc_stripes_place(call, key, put, credit, replicas, count));
+    }
+    if (possible && *count == 0) {
         MC_TRY(mc_tenant_charge(m, key->tenant, put->size * wanted, credit));
         *count = mc_place(call, put->size, wanted, key->hash, put->config, replicas);
         mc_tenant_refund(m, key->tenant, put->size * (wanted - *count));
     }
     if (*count == 0) {
         mc_count(&m->counters.put_start_alloc_failures, 1);
-        if (mc_place_possible(call, put->size, put->config)) {
+        uint64_t least = mc_stripes_wanted(put) ? mc_stripes_least_bytes(call, put) : put->size;
+        if (mc_place_possible(call, least, put->config)) {
             atomic_store_explicit(&m->need_eviction, true, memory_order_relaxed);
         }
         return MC_NO_AVAILABLE_HANDLE;
     }
-    mc_count(&m->counters.put_start_partial_allocations, *count < wanted);
+    mc_count(&m->counters.put_start_partial_allocations,
+             *count < wanted && replicas[0].stripes == 0);
     return MC_OK;
 }
 
@@ -98,9 +103,10 @@ static enum mc_status create_locked(struct mc_call *call, struct mc_shard *shard
     struct mc_object *o = mc_shard_insert(shard, key);
     if (!o) {
         for (unsigned i = 0; i < count; i++) {
-            mc_extent_free(m, &replicas[i], put->size);
+            uint64_t bytes = mc_replica_bytes(&replicas[i], put->size);
+            mc_extent_free(m, &replicas[i], bytes);
+            mc_tenant_refund(m, key->tenant, bytes);
         }
-        mc_tenant_refund(m, key->tenant, put->size * count);
         return MC_NO_AVAILABLE_HANDLE;
     }
     o->size = put->size;
@@ -244,7 +250,8 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
         if (type_matches(r, type) && r->status == MC_REPLICA_PROCESSING) {
             r->status = MC_REPLICA_COMPLETE;
             if (call->m->config.break_mode == MC_BREAK_EARLY_FREE) {
-                mc_allocator_free(r->segment->allocator, mc_replica_extent(r), o->size);
+                mc_allocator_free(r->segment->allocator, mc_replica_extent(r),
+                                  mc_replica_bytes(r, o->size));
             }
         }
     }
@@ -377,8 +384,9 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
     if (!writing) {
         mc_changed(call->m, key->hash);
     }
-    bool same_shape = o->size == put->size && o->replica_count == wanted_replicas(put->config) &&
-                      !mc_object_on_disk(o);
+    bool same_shape = o->size == put->size && !mc_object_on_disk(o) &&
+                      (mc_object_striped(o) ? mc_stripes_wanted(put)
+                                            : o->replica_count == wanted_replicas(put->config));
     if (!writing && same_shape && !mc_leased(call->m, o, call->now_ms)) {
         upsert_in_place(call, shard, o, put);
     } else {

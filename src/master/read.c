@@ -36,7 +36,8 @@ enum mc_status mc_inspect(struct mc_call *call, const struct mc_key *key,
                                        .checksum = {o->has_checksum, o->checksum},
                                        .has_life = expires != 0,
                                        .life_left_ms = expires > now ? expires - now : 0,
-                                       .replicas = o->replica_count};
+                                       .replicas = mc_object_striped(o) ? 1 : o->replica_count,
+                                       .stripes = o->first.stripes ? o->first.stripes : 1};
     }
     mc_lock_release(&shard->lock);
     return status;
@@ -51,8 +52,8 @@ enum mc_status mc_master_inspect(struct mc_master *m, struct mc_str tenant, stru
 }
 
 static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
-                                 const struct mc_key *key, bool lease, bool *promote,
-                                 struct mw_replica_list *out) {
+                                 const struct mc_key *key, bool lease, bool stripes, bool *promote,
+                                 struct mw_object *out) {
     struct mc_master *m = call->m;
     struct mc_object *o = mc_object_find(m, shard, key);
     if (!o) {
@@ -61,10 +62,15 @@ static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
     if (!mc_object_readable(m, o)) {
         return MC_REPLICA_IS_NOT_READY;
     }
-    *out = (struct mw_replica_list){.checksum = {o->has_checksum, o->checksum}};
-    mc_describe_readable(call, o, &out->replicas);
+    if (mc_object_striped(o) && !stripes) {
+        return MC_NOT_SUPPORTED; /* a stripe would be taken for the whole */
+    }
+    *out = (struct mw_object){.list = {.checksum = {o->has_checksum, o->checksum}},
+                              .size = o->size,
+                              .version = o->version};
+    mc_describe_readable(call, o, &out->list.replicas);
     if (lease) {
-        out->lease_ttl_ms = mc_lease_grant(call, shard, o);
+        out->list.lease_ttl_ms = mc_lease_grant(call, shard, o);
         call->hits++;
         call->hit_bytes += o->size;
         *promote = mc_promote_wanted(call, o);
@@ -72,17 +78,30 @@ static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
     return MC_OK;
 }
 
-enum mc_status mc_get(struct mc_call *call, const struct mc_key *key, struct mw_replica_list *out) {
+static enum mc_status get(struct mc_call *call, const struct mc_key *key, bool stripes,
+                          struct mw_object *out) {
     struct mc_shard *shard = mc_shard_of(call->m, key->hash);
     call->gets++;
     mc_lock_acquire(&shard->lock);
     bool promote = false;
-    enum mc_status status = get_locked(call, shard, key, true, &promote, out);
+    enum mc_status status = get_locked(call, shard, key, true, stripes, &promote, out);
     mc_lock_release(&shard->lock);
     if (promote) {
         mc_promote_hit(call, key);
     }
     return status;
+}
+
+enum mc_status mc_get(struct mc_call *call, const struct mc_key *key, struct mw_replica_list *out) {
+    struct mw_object object;
+    MC_TRY(get(call, key, false, &object));
+    *out = object.list;
+    return MC_OK;
+}
+
+enum mc_status mc_get_object(struct mc_call *call, const struct mc_key *key,
+                             struct mw_object *out) {
+    return get(call, key, true, out);
 }
 
 enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct mc_str key,
@@ -92,9 +111,12 @@ enum mc_status mc_master_peek(struct mc_master *m, struct mc_str tenant, struct 
     MC_TRY(mc_key_make(m, tenant, key, &k));
     struct mc_shard *shard = mc_shard_of(m, k.hash);
     mc_lock_acquire(&shard->lock);
-    enum mc_status status = get_locked(&call, shard, &k, false, NULL, out);
+    struct mw_object object;
+    enum mc_status status = get_locked(&call, shard, &k, false, true, NULL, &object);
     mc_lock_release(&shard->lock);
-    return status;
+    MC_TRY(status);
+    *out = object.list;
+    return MC_OK;
 }
 
 enum mc_status mc_get_by_regex(struct mc_call *call, struct mc_str tenant, struct mc_str pattern,

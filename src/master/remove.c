@@ -132,7 +132,11 @@ static enum mc_status replica_clear_locked(struct mc_call *call, struct mc_shard
     if (mc_replicating(o)) { /* being brought back: somebody writes there */
         return MC_OBJECT_HAS_REPLICATION_TASK;
     }
-    if (segment.len == 0) {
+    bool whole = segment.len == 0;
+    for (unsigned i = 0; i < o->replica_count && mc_object_striped(o) && !whole; i++) {
+        whole = mc_str_eq(mc_object_replica(o, i)->segment->info.name, segment);
+    }
+    if (whole) {
         mc_object_erase(call->m, shard, o);
         mc_changed(call->m, key->hash);
         return MC_OK;

@@ -45,12 +45,14 @@ static bool on_segment(struct mc_object *o, struct mc_str segment) {
 
 /* A place on each target that does not have the object; on failure none is kept. Needs
  * segments_lock (read). */
-static enum mc_status reserve(struct mc_call *call, struct mc_object *o, const struct mc_str *names,
+static enum mc_status reserve(struct mc_call *call, struct mc_object *o,
+                              const struct mc_replica *from, const struct mc_str *names,
                               size_t count, struct mc_replica *out, unsigned *reserved) {
     enum mc_status status = MC_OK;
+    uint64_t bytes = mc_replica_bytes(from, o->size);
     unsigned n = 0;
     for (size_t i = 0; i < count && status == MC_OK; i++) {
-        bool there = on_segment(o, names[i]);
+        bool there = on_segment(o, names[i]) && !mc_object_striped(o);
         for (unsigned k = 0; k < n && !there; k++) {
             there = mc_str_eq(out[k].segment->info.name, names[i]);
         }
@@ -58,12 +60,15 @@ static enum mc_status reserve(struct mc_call *call, struct mc_object *o, const s
             continue;
         }
         status = n + o->replica_count < MC_MAX_REPLICAS
-                     ? mc_place_named(call, o->size, names[i], &out[n])
+                     ? mc_place_named(call, bytes, names[i], &out[n])
                      : MC_INVALID_PARAMS;
-        n += status == MC_OK;
+        if (status == MC_OK) {
+            out[n].stripe = from->stripe;
+            out[n++].stripes = from->stripes;
+        }
     }
     for (unsigned i = 0; i < n && status != MC_OK; i++) {
-        mc_extent_free(call->m, &out[i], o->size);
+        mc_extent_free(call->m, &out[i], bytes);
     }
     *reserved = n;
     return status;
@@ -119,20 +124,25 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
     if (o->list == MC_LIST_PROCESSING || from < 0) {
         return MC_REPLICA_NOT_FOUND;
     }
+    if (mc_object_striped(o) && !start->move) {
+        return MC_NOT_SUPPORTED;
+    }
     for (size_t i = 0; i < start->target_count; i++) {
-        if (!on_segment(o, start->targets[i])) {
+        if (!on_segment(o, start->targets[i]) || mc_object_striped(o)) {
             MC_TRY(mc_place_check(call, start->targets[i]));
         }
     }
-    MC_TRY(reserve(call, o, start->targets, start->target_count, places, &count));
-    enum mc_status status = mc_tenant_charge(call->m, key->tenant, count * o->size, 0);
+    const struct mc_replica *moved = mc_object_replica(o, (unsigned)from);
+    uint64_t bytes = mc_replica_bytes(moved, o->size);
+    MC_TRY(reserve(call, o, moved, start->targets, start->target_count, places, &count));
+    enum mc_status status = mc_tenant_charge(call->m, key->tenant, count * bytes, 0);
     if (status != MC_OK) {
         for (unsigned i = 0; i < count; i++) {
-            mc_extent_free(call->m, &places[i], o->size);
+            mc_extent_free(call->m, &places[i], bytes);
         }
         return status;
     }
-    mc_describe(call, o, mc_object_replica(o, (unsigned)from), source);
+    mc_describe(call, o, moved, source);
     struct mw_replica *items = mc_arena_alloc(call->arena, (count + 1) * sizeof(*items));
     for (unsigned i = 0; i < count; i++) {
         mc_describe(call, o, &places[i], &items[i]);
@@ -232,6 +242,15 @@ static enum mc_status find_replicating(struct mc_call *call, struct mc_shard *sh
     return o->ext->replication->kind == kind ? MC_OK : MC_INVALID_PARAMS;
 }
 
+/* Where the replica is then. */
+static int swap_last(struct mc_object *o, unsigned i) {
+    struct mc_replica *a = mc_object_replica(o, i);
+    struct mc_replica *b = mc_object_replica(o, o->replica_count - 1u), kept = *a;
+    *a = *b;
+    *b = kept;
+    return o->replica_count - 1;
+}
+
 static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
                                  const struct mc_key *key, struct mc_uuid client,
                                  enum mc_replication_kind kind) {
@@ -260,6 +279,9 @@ static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
     if (kind == MC_REPLICATION_MOVE && o->replica_count > 1) {
         uint64_t lease = mc_lease_end(call->m, o);
         bool read = lease > call->now_ms && call->m->config.break_mode != MC_BREAK_MOVE_FREES;
+        if (mc_object_striped(o)) { /* its stripes stay in order */
+            source = swap_last(o, (unsigned)source);
+        }
         mc_object_remove_replica(call->m, shard, o, (unsigned)source, read ? lease : 0);
     }
     finish(call, shard, o);

@@ -111,6 +111,20 @@ void mc_rpc_BatchGetReplicaList(struct mc_call *call, const void *args, void *re
     tell(call, mc_traffic_read, keys, a->keys.count);
 }
 
+void mc_rpc_GetObjects(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_keys *a = args;
+    struct batch_key *keys =
+        batch_keys(call, a->tenant, a->keys.items, sizeof(struct mc_str), a->keys.count);
+    struct mw_e_object *r = batch_answers(call, ret, a->keys.count, sizeof(*r));
+    for (size_t i = 0; i < a->keys.count; i++) {
+        r[i].error =
+            keys[i].status ? keys[i].status : mc_get_object(call, &keys[i].key, &r[i].value);
+        keys[i].status = r[i].error;
+        call->failed_items += r[i].error != 0;
+    }
+    tell(call, mc_traffic_read, keys, a->keys.count);
+}
+
 void mc_rpc_GetReplicaListByRegex(struct mc_call *call, const void *args, void *ret) {
     const struct mw_a_key *a = args;
     struct mw_e_vec *r = ret;
@@ -170,6 +184,7 @@ static void batch_start(struct mc_call *call, const struct mw_a_batch_put_start 
             if (more) {
                 put.ttl_ms = more->ttl_ms;
                 put.condition = more->condition;
+                put.stripe_over = more->stripe_over;
                 put.expected =
                     more->expected.count ? ((const uint64_t *)more->expected.items)[i] : 0;
             }

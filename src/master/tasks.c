@@ -298,7 +298,11 @@ static enum mc_status find_source(struct mc_call *call, const struct mc_key *key
         *client = found->client;
         *name = mc_arena_str(call->arena, found->info.name);
     }
+    bool striped = o && mc_object_striped(o);
     mc_lock_release(&shard->lock);
+    if (striped && source.len == 0) {
+        return MC_NOT_SUPPORTED; /* a copy of a striped object */
+    }
     return !o ? MC_OBJECT_NOT_FOUND : found ? MC_OK : MC_INVALID_PARAMS;
 }
 

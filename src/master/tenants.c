@@ -185,11 +185,12 @@ void mc_tenant_rejected(struct mc_master *m, struct mc_str tenant) {
 }
 
 uint64_t mc_object_charge(struct mc_object *o) {
-    unsigned in_memory = 0;
+    uint64_t in_memory = 0;
     for (unsigned i = 0; i < o->replica_count; i++) {
-        in_memory += mc_object_replica(o, i)->type == MC_REPLICA_MEMORY;
+        const struct mc_replica *r = mc_object_replica(o, i);
+        in_memory += r->type == MC_REPLICA_MEMORY ? mc_replica_bytes(r, o->size) : 0;
     }
-    return o->size * in_memory;
+    return in_memory;
 }
 
 uint64_t mc_tenant_deficit(struct mc_master *m, struct mc_str tenant, uint64_t bytes) {

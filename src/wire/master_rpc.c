@@ -298,7 +298,8 @@ MC_STRUCT(a_start_puts, mw_a_start_puts, A(start_puts, client, mc_t_uuid),
           A(start_puts, keys, t_strs), A(start_puts, lengths, t_u64s),
           A(start_puts, config, mc_t_replicate_config), A(start_puts, tenant, mc_t_str),
           A(start_puts, upsert, mc_t_bool), A(start_puts, ttl_ms, mc_t_u64),
-          A(start_puts, condition, mc_t_u8), A(start_puts, expected, t_u64s));
+          A(start_puts, condition, mc_t_u8), A(start_puts, expected, t_u64s),
+          A(start_puts, stripe_over, mc_t_u64));
 MC_STRUCT(t_disk_item, mw_disk_item, F(mw_disk_item, tenant, mc_t_str),
           F(mw_disk_item, key, mc_t_str), F(mw_disk_item, size, mc_t_i64),
           F(mw_disk_item, version, mc_t_u64));
@@ -310,9 +311,13 @@ MC_EXPECTED(e_voids, mw_e_vec, t_e_voids);
 MC_STRUCT(t_object_info, mw_object_info, F(mw_object_info, size, mc_t_u64),
           F(mw_object_info, version, mc_t_u64), F(mw_object_info, checksum, t_opt_u64),
           F(mw_object_info, has_life, mc_t_bool), F(mw_object_info, life_left_ms, mc_t_u64),
-          F(mw_object_info, replicas, mc_t_u32));
+          F(mw_object_info, replicas, mc_t_u32), F(mw_object_info, stripes, mc_t_u32));
 MC_EXPECTED(e_object_info, mw_e_object_info, t_object_info);
 MC_VEC_OF(t_e_object_infos, e_object_info);
+MC_STRUCT(t_object, mw_object, F(mw_object, list, mc_t_replica_list), F(mw_object, size, mc_t_u64),
+          F(mw_object, version, mc_t_u64));
+MC_EXPECTED(e_object, mw_e_object, t_object);
+MC_VEC_OF(t_e_objects, e_object);
 
 /* ---- the RPCs ---- */
 
@@ -394,6 +399,7 @@ static struct mc_rpc_desc rpcs[MC_MASTER_RPC_COUNT] = {
     SAME(Inspect, &a_keys, &t_e_object_infos),
     SAME(TakeOffloads, &a_client_flag, &e_disk_items),
     SAME(OnDisk, &a_on_disk, &e_voids),
+    SAME(GetObjects, &a_keys, &t_e_objects),
 };
 
 static const struct mc_rpc_promise promised[] = {

@@ -411,6 +411,16 @@ enum mw_put_condition { /* what the key must be for a put to begin */
                         MW_PUT_IF_VERSION = 2,
                         MW_PUT_IF_CHECKSUM = 3
 };
+/* A striped object: one copy whose bytes lie on several segments, MW_STRIPE_UNIT on each in turn.
+ * Its stripes are as many memory descriptors, in order and of equal size; only the RPCs here show
+ * them, and upstream's answer NOT_SUPPORTED. */
+#define MW_STRIPE_UNIT  (1ull << 20)
+#define MW_STRIPE_LEAST (16 * MW_STRIPE_UNIT) /* of an object on each segment */
+static inline uint64_t mw_stripe_bytes(uint64_t object_bytes, unsigned stripes) {
+    uint64_t units = object_bytes / MW_STRIPE_UNIT + (object_bytes % MW_STRIPE_UNIT != 0);
+    return (units / stripes + (units % stripes != 0)) * MW_STRIPE_UNIT;
+}
+
 struct mw_a_start_puts {
     struct mc_uuid client;
     struct mc_vec keys;
@@ -421,13 +431,14 @@ struct mw_a_start_puts {
     uint64_t ttl_ms;
     uint8_t condition;
     struct mc_vec expected /* u64, one a key; none where the condition has none */;
+    uint64_t stripe_over; /* objects of at least so many bytes may be striped; 0 = none */
 };
 struct mw_object_info {
     uint64_t size, version;
     struct mw_opt_u64 checksum;
     bool has_life;
     uint64_t life_left_ms;
-    uint32_t replicas;
+    uint32_t replicas, stripes; /* stripes: 1 = not striped */
 };
 MW_EXPECTED(mw_e_object_info, struct mw_object_info);
 struct mw_disk_item {
@@ -442,6 +453,11 @@ struct mw_a_on_disk {
     bool found; /* when the disk was mounted; else these are answers to tasks */
     struct mc_vec items /* mw_disk_item */;
 };
+struct mw_object { /* a replica list, and what upstream's has not */
+    struct mw_replica_list list;
+    uint64_t size, version;
+};
+MW_EXPECTED(mw_e_object, struct mw_object);
 
 /* ---- the table ---- */
 
@@ -452,7 +468,8 @@ struct mw_a_on_disk {
     X(StartPuts, struct mw_a_start_puts, struct mc_vec /* mw_e_vec of mw_replica */)               \
     X(Inspect, struct mw_a_keys, struct mc_vec /* mw_e_object_info */)                             \
     X(TakeOffloads, struct mw_a_client_flag, struct mw_e_vec /* mw_disk_item */)                   \
-    X(OnDisk, struct mw_a_on_disk, struct mw_e_vec /* mw_e_void: whether it may stay */)
+    X(OnDisk, struct mw_a_on_disk, struct mw_e_vec /* mw_e_void: whether it may stay */)           \
+    X(GetObjects, struct mw_a_keys, struct mc_vec /* mw_e_object */)
 
 /* X(Name, argument struct, answer struct). A lone UUID, vector or string parameter has that type
  * itself. */

@@ -1,0 +1,71 @@
+/* What the files of get share: ops_get.c, which says how it goes, and ops_get_disk.c. */
+#ifndef MC_CLIENT_OPS_GET_H
+#define MC_CLIENT_OPS_GET_H
+
+#include "client/ops_internal.h"
+
+struct mc_get_key {
+    struct mc_store_item *item;
+    const struct mc_slice *slices; /* the item's, or `made` */
+    size_t slice_count;
+    struct mc_slice made;          /* by the item's allocate */
+    struct mc_store_range *ranges; /* NULL = the whole object into the slices */
+    size_t range_count;
+    struct mc_ops_lease *session; /* NULL = none */
+    struct mc_str key;
+    struct mw_replica_list list;
+    const struct mw_replica *replica; /* being read; NULL = choose */
+    size_t replica_index;
+    uint64_t tried; /* bit per replica of `list` that failed */
+    uint64_t object_size;
+    uint64_t striped_bytes; /* object_size when the object is striped, else 0 */
+    uint64_t size;          /* of the stream: the object, or its ranges */
+    uint64_t offset;        /* bytes read so far, from `replica`, under one unbroken lease */
+    uint64_t round_bytes;   /* asked for in this round */
+    uint64_t lease_end_ns;
+    uint64_t renew_at_ns;
+    unsigned attempts;
+    enum mc_status failure; /* of the last attempt */
+    struct mc_str disk;     /* a node that has it on SSD; {NULL, 0} = none */
+    struct mc_str file;     /* or the file that has it */
+    uint64_t disk_size;
+    bool done;
+};
+
+struct mc_get_chunk {
+    struct mc_ops *ops;
+    struct mc_ops_call *call;
+    struct mc_get_key *keys;
+    size_t count;
+    bool own; /* asks the master in words of ours: some object is striped */
+    uint64_t deadline_ns;
+    struct mc_port_move *moves; /* of the round */
+    uint32_t *owners;
+    size_t move_count;
+    size_t move_capacity;
+};
+
+void mc_get_finish(struct mc_get_key *key, enum mc_status status);
+
+/* ---- the stream of a key ---- */
+
+size_t mc_get_piece_count(const struct mc_get_key *key);
+/* Piece i of the stream, which begins there at `begin`. */
+struct mc_store_range mc_get_piece(const struct mc_get_key *key, size_t i, uint64_t begin);
+/* The object's size is known: how long is the stream of ranges? */
+enum mc_status mc_get_measure_ranges(struct mc_get_key *key);
+/* The stream is the object from its first byte to its last; *slices describes it. */
+bool mc_get_is_whole(struct mc_ops_call *call, const struct mc_get_key *key,
+                     const struct mc_slice **slices);
+uint64_t mc_get_capacity(const struct mc_get_key *key);
+/* The size is known: memory for callers who could not give it before. */
+enum mc_status mc_get_make_room(struct mc_get_key *key);
+
+/* Whether the checksum says so; without one, of a part of an object, or in device memory, nobody
+ * does. */
+bool mc_get_is_damaged(const struct mc_get_chunk *chunk, const struct mc_get_key *key);
+
+/* ops_get_disk.c: what no memory could give. */
+void mc_get_from_disks(struct mc_get_chunk *chunk);
+
+#endif

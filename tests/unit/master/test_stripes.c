@@ -1,0 +1,230 @@
+/* A striped object is one object: it is charged, leased, evicted, removed, listed and lost as a
+ * whole, whatever happens to its stripes, and nobody who does not know stripes is shown one. */
+#include <stdio.h>
+
+#include "support/master_fixture.h"
+
+#define MIB     (1ull << 20)
+#define SEGMENT (64 * MIB)
+
+static int32_t begin_as(struct fixture *f, const char *tenant, const char *key, uint64_t size,
+                        bool upsert, struct mc_vec *out) {
+    struct mw_a_start_puts args = {.client = client_a,
+                                   .keys = strs(f, 1, &key),
+                                   .lengths = {&size, 1},
+                                   .config = replicas(1),
+                                   .tenant = str(tenant),
+                                   .upsert = upsert,
+                                   .stripe_over = 32 * MIB};
+    struct mc_vec answers;
+    call(f, MC_RPC_StartPuts, &args, &answers);
+    assert_int_equal(answers.count, 1);
+    *out = ((struct mw_e_vec *)answers.items)->value;
+    return ((struct mw_e_vec *)answers.items)->error;
+}
+
+static int32_t begin(struct fixture *f, const char *key, uint64_t size, struct mc_vec *out) {
+    return begin_as(f, "default", key, size, false, out);
+}
+
+static int32_t put_striped(struct fixture *f, const char *key, uint64_t size) {
+    struct mc_vec out;
+    MC_TRY(begin(f, key, size, &out));
+    return put_end(f, key);
+}
+
+static struct mw_e_object object(struct fixture *f, const char *key) {
+    struct mw_a_keys args = {strs(f, 1, &key), MC_STR("default")};
+    struct mc_vec answers;
+    call(f, MC_RPC_GetObjects, &args, &answers);
+    assert_int_equal(answers.count, 1);
+    return *(struct mw_e_object *)answers.items;
+}
+
+static void mount_all(struct fixture *f, unsigned count, struct mc_uuid *ids) {
+    f->config.client_ttl_ms = UINT32_MAX; /* nobody pings here */
+    fixture_restart(f);
+    for (unsigned i = 0; i < count; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "node:%u", i);
+        ids[i] = mount(f, name, SEGMENT);
+    }
+}
+
+static void test_large_objects_are_laid_over_the_segments(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[4];
+    struct mc_vec out;
+    mount_all(f, 4, ids);
+    assert_ok(begin(f, "k", 200 * MIB + 1, &out)); /* more than any segment has */
+    assert_int_equal(out.count, 4);
+    const struct mw_replica *stripe = out.items;
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(stripe[i].memory.size, 51 * MIB); /* whole units */
+        for (size_t k = 0; k < i; k++) {
+            assert_false(mc_str_eq(stripe[i].memory.endpoint, stripe[k].memory.endpoint));
+        }
+    }
+    assert_int_equal(used_bytes(f), 4 * 51 * MIB);
+    assert_false(exists(f, "k"));
+    fixture_check(f);
+    assert_ok(put_end(f, "k"));
+    assert_true(exists(f, "k"));
+    struct mw_e_object o = object(f, "k");
+    assert_ok(o.error);
+    assert_int_equal(o.value.size, 200 * MIB + 1);
+    assert_int_equal(o.value.list.replicas.count, 4);
+    assert_true(o.value.list.lease_ttl_ms > 0);
+    assert_int_equal(get(f, "k"), MC_NOT_SUPPORTED); /* upstream's words */
+    assert_int_equal(remove_key(f, "k", false), MC_OBJECT_HAS_LEASE);
+    assert_ok(remove_key(f, "k", true));
+    tick_for_ms(f, f->config.default_kv_lease_ttl_ms + 10);
+    assert_int_equal(used_bytes(f), 0);
+
+    assert_ok(begin(f, "small", 32 * MIB - 1, &out)); /* below the threshold */
+    assert_int_equal(out.count, 1);
+    assert_ok(begin(f, "two", 32 * MIB, &out)); /* 16 MiB a stripe at least */
+    assert_int_equal(out.count, 2);
+    assert_ok(put_revoke(f, "two"));
+    assert_int_equal(begin(f, "huge", 1024 * MIB, &out), MC_NO_AVAILABLE_HANDLE);
+}
+
+static void test_a_lost_stripe_loses_the_object_and_nothing_else(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[4];
+    mount_all(f, 4, ids);
+    assert_ok(put_striped(f, "k", 100 * MIB));
+    assert_ok(put(f, "other", 1000));
+    struct mw_e_object o = object(f, "k"); /* leased: its bytes stay as long */
+    assert_ok(o.error);
+    struct mc_str lost = ((struct mw_replica *)o.value.list.replicas.items)[2].memory.endpoint;
+    for (unsigned i = 0; i < 4; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "node:%u", i);
+        if (mc_str_eq(lost, mc_str_from(name))) {
+            assert_ok(unmount(f, ids[i]));
+        }
+    }
+    assert_false(exists(f, "k"));
+    assert_int_equal(object(f, "k").error, MC_OBJECT_NOT_FOUND);
+    fixture_check(f);
+    assert_ok(put_striped(f, "k", 80 * MIB)); /* over the three that are left */
+    assert_int_equal(object(f, "k").value.list.replicas.count, 3);
+    tick_for_ms(f, f->config.default_kv_lease_ttl_ms + 10);
+    uint64_t others = exists(f, "other") ? 1000 : 0; /* it may have been on that node */
+    assert_int_equal(used_bytes(f), 3 * 27 * MIB + others);
+
+    struct mc_vec out; /* one that is being written goes the same way */
+    assert_ok(remove_key(f, "k", true));
+    tick_for_ms(f, f->config.default_kv_lease_ttl_ms + 10);
+    assert_ok(begin(f, "w", 100 * MIB, &out));
+    for (unsigned i = 0; i < 4; i++) {
+        (void)unmount(f, ids[i]);
+    }
+    assert_int_equal(put_end(f, "w"), MC_OBJECT_NOT_FOUND);
+    tick_for_ms(f, 2000);
+}
+
+static void test_an_upsert_writes_in_place_only_for_who_knows_stripes(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[4];
+    struct mc_vec first, again;
+    mount_all(f, 4, ids);
+    assert_ok(begin(f, "k", 64 * MIB, &first));
+    assert_ok(put_end(f, "k"));
+    uint64_t version = object(f, "k").value.version;
+    tick_for_ms(f, f->config.default_kv_lease_ttl_ms + 10);
+    assert_ok(begin_as(f, "default", "k", 64 * MIB, true, &again));
+    assert_int_equal(again.count, first.count);
+    for (size_t i = 0; i < first.count; i++) {
+        assert_int_equal(((struct mw_replica *)first.items)[i].memory.address,
+                         ((struct mw_replica *)again.items)[i].memory.address);
+    }
+    assert_ok(put_end(f, "k"));
+    assert_int_not_equal(object(f, "k").value.version, version);
+    tick_for_ms(f, f->config.default_kv_lease_ttl_ms + 10);
+    /* Somebody else's upsert is of one piece, which is no larger than a segment. */
+    assert_ok(upsert_start(f, "k", 48 * MIB, replicas(1), &again));
+    assert_int_equal(again.count, 1);
+    assert_ok(put_end(f, "k"));
+    assert_ok(get(f, "k"));
+    tick(f);
+    assert_int_equal(used_bytes(f), 48 * MIB);
+}
+
+static void test_stripes_move_one_by_one_and_stay_in_order(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[4];
+    mount_all(f, 3, ids);
+    assert_ok(put_striped(f, "k", 90 * MIB));
+    const struct mw_replica *before = object(f, "k").value.list.replicas.items;
+    uint64_t kept[2] = {before[1].id, before[2].id};
+    ids[3] = mount(f, "node:3", SEGMENT);
+    struct mw_a_move_start start = {
+        {7, 1}, str("k"), str("default"), before[0].memory.endpoint, str("node:3")};
+    struct mw_a_client_key end = {{7, 1}, str("k"), str("default")};
+    struct mw_e_move started;
+    struct mw_e_void r;
+    call(f, MC_RPC_MoveStart, &start, &started);
+    assert_ok(started.error);
+    assert_int_equal(started.value.source.memory.size, 30 * MIB);
+    assert_int_equal(started.value.target.value.memory.size, 30 * MIB);
+    assert_true(exists(f, "k"));
+    assert_int_equal(object(f, "k").value.list.replicas.count, 3);
+    fixture_check(f);
+    call(f, MC_RPC_MoveEnd, &end, &r);
+    assert_ok(r.error);
+    struct mw_e_object o = object(f, "k");
+    const struct mw_replica *after = o.value.list.replicas.items;
+    assert_int_equal(o.value.list.replicas.count, 3);
+    assert_int_equal(after[0].id, started.value.target.value.id);
+    assert_int_equal(after[1].id, kept[0]);
+    assert_int_equal(after[2].id, kept[1]);
+
+    struct mc_str target = after[1].memory.endpoint; /* a stripe may join another */
+    struct mw_a_move_start join = {{7, 2}, str("k"), str("default"), str("node:3"), target};
+    end.client = (struct mc_uuid){7, 2};
+    call(f, MC_RPC_MoveStart, &join, &started);
+    assert_ok(started.error);
+    assert_true(started.value.target.has);
+    call(f, MC_RPC_MoveEnd, &end, &r);
+    assert_ok(r.error);
+    assert_int_equal(object(f, "k").value.list.replicas.count, 3);
+
+    struct mw_a_copy_start copy = {
+        {7, 3}, str("k"), str("default"), target, {&(struct mc_str){"node:3", 6}, 1}};
+    struct mw_e_copy copied;
+    call(f, MC_RPC_CopyStart, &copy, &copied);
+    assert_int_equal(copied.error, MC_NOT_SUPPORTED);
+}
+
+static void test_eviction_and_quota_see_all_stripes(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[4];
+    mount_all(f, 4, ids);
+    for (unsigned i = 0; i < 3; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "k%u", i);
+        assert_ok(put_striped(f, key, 75 * MIB)); /* 4 times 19 MiB */
+    }
+    assert_int_equal(used_bytes(f), 3 * 4 * 19 * MIB);
+    struct mc_vec out;
+    assert_int_equal(begin(f, "more", 75 * MIB, &out), MC_NO_AVAILABLE_HANDLE);
+    tick_for_ms(f, 100); /* evicts */
+    assert_int_equal(used_bytes(f) % (4 * 19 * MIB), 0);
+    assert_true(used_bytes(f) < 3 * 4 * 19 * MIB);
+    assert_ok(begin(f, "more", 75 * MIB, &out));
+    assert_int_equal(out.count, 4);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_large_objects_are_laid_over_the_segments),
+        TEST(test_a_lost_stripe_loses_the_object_and_nothing_else),
+        TEST(test_an_upsert_writes_in_place_only_for_who_knows_stripes),
+        TEST(test_stripes_move_one_by_one_and_stay_in_order),
+        TEST(test_eviction_and_quota_see_all_stripes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
