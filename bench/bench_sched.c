@@ -8,8 +8,10 @@
  *     bench_sched [--seconds S] [--threads N] [--rounds R] [--case K] [--batches B] [--json FILE]
  *
  * The figure is the median of the rounds, per slice: of a request cut into as many slices as it
- * may have, and of requests of one slice each. How much of simulated rails is used is not a matter
- * of this machine's speed: sim_test_rails_carry_their_share prints it.
+ * may have, and of requests of one slice each. The last line is what of it is counting: what the
+ * metrics of a slice cost beside the least that any transport does for one. How much of simulated
+ * rails is used is not a matter of this machine's speed: sim_test_rails_carry_their_share prints
+ * it.
  *
  * Instructions a slice, which no noise touches: `bench/slice-cost` runs one case (`--case`) under
  * callgrind for a fixed number of batches of 64 slices (`--batches`).
@@ -162,6 +164,62 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* ---- what counting costs ---- */
+
+#define COUNTED (1u << 20)
+
+/* What the engine counts of each slice: its bytes and itself, by rail, operation and priority; of
+ * one in 16 also how long it took, by two looks at the clock. */
+static double count_slices(void) {
+    static struct mc_rail rail;
+    struct mc_rail_info info = {.up = true};
+    mc_rail_init(&rail, &info);
+    uint64_t begin = cpu_ns();
+    for (unsigned i = 0; i < COUNTED; i++) {
+        if (i % 16 == 0) {
+            uint64_t posted = now_ns();
+            mc_histogram_observe(&rail.latency, (now_ns() - posted) / 1000);
+        }
+        mc_metric_add(&rail.bytes[MC_TRANSFER_WRITE][0], (int64_t)SLICE);
+        mc_metric_add(&rail.slices[MC_TRANSFER_WRITE][0], 1);
+    }
+    return (double)(cpu_ns() - begin) / COUNTED;
+}
+
+/* The least that a slice of 64 KiB costs on any transport: a memcpy of what is in no cache. */
+static double copy_slices(void) {
+    const size_t size = 64u << 20;
+    char *from = mc_alloc(size), *to = mc_alloc(size);
+    memset(from, 1, size);
+    memset(to, 2, size);
+    uint64_t begin = cpu_ns();
+    for (size_t at = 0; at < size; at += SLICE) {
+        memcpy(to + at, from + at, SLICE);
+        __asm__ volatile("" : : "r"(to) : "memory");
+    }
+    double each = (double)(cpu_ns() - begin) / (double)(size / SLICE);
+    free(from);
+    free(to);
+    return each;
+}
+
+static void telemetry(unsigned rounds, FILE *json) {
+    double count[ROUNDS_MAX], copy[ROUNDS_MAX];
+    for (unsigned r = 0; r < rounds; r++) {
+        count[r] = count_slices();
+        copy[r] = copy_slices();
+    }
+    qsort(count, rounds, sizeof(count[0]), compare);
+    qsort(copy, rounds, sizeof(copy[0]), compare);
+    double share = 100 * count[rounds / 2] / copy[rounds / 2];
+    printf("telemetry: %.1f ns a slice, %.2f %% of a memcpy of 64 KiB (%.0f ns)\n",
+           count[rounds / 2], share, copy[rounds / 2]);
+    if (json != NULL) {
+        fprintf(json, "{\"case\":\"telemetry\",\"slice_ns\":%.1f,\"copy_ns\":%.1f}\n",
+                count[rounds / 2], copy[rounds / 2]);
+    }
+}
+
 static uint64_t completed(struct mc_engine *engine) {
     const struct mc_dispatch *d = &engine->dispatch[0];
     uint64_t slices = 0;
@@ -250,6 +308,9 @@ int main(int argc, char **argv) {
             fprintf(json, "{\"case\":\"%s\",\"threads\":%u,\"cut_ns\":%.1f,\"single_ns\":%.1f}\n",
                     kind->name, threads, cut, single);
         }
+    }
+    if (only >= MC_ARRAY_LEN(kinds)) {
+        telemetry(rounds, json);
     }
     if (json != NULL) {
         fclose(json);

@@ -32,7 +32,7 @@ SCRIPTS = {
     "mc_store_rest_server": "mooncake.mooncake_store_service:sync_main",
 }
 # Transports that are loaded at run time, with the library that each is for.
-MODULES = {"transport-rdma.so": "libibverbs.so.1"}
+MODULES = {"transport-rdma.so": "libibverbs.so.1", "transport-fabric.so": "libfabric.so.1"}
 # Of the C library and its loader, which every Linux has; all else comes along.
 SYSTEM = re.compile(r"^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libresolv)[.-]")
 

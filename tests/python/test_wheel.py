@@ -19,7 +19,7 @@ IMPORT_MS = 50
 # Of the C library; a file may need nothing else that is not in the wheel.
 SYSTEM = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
-MODULES = {"transport-rdma.so": {"libibverbs.so.1"}}
+MODULES = {"transport-rdma.so": {"libibverbs.so.1"}, "transport-fabric.so": {"libfabric.so.1"}}
 
 
 def run(*argv, **keywords):
@@ -59,10 +59,11 @@ def check_files(package):
         newest = max([newest, *(int(n) for n in re.findall(r"GLIBC_2\.(\d+)", run("objdump", "-T", path)))])
     assert newest <= NEWEST_GLIBC, f"glibc 2.{newest}"
     print(f"files: {len(elves)} binaries, glibc 2.{newest}")
-    assert not any(name.startswith("libibverbs") for name in names), names
-    if "transport-rdma.so" in names and ctypes.util.find_library("ibverbs"):
-        module = ctypes.CDLL(os.path.join(package, "transport-rdma.so"))
-        assert module.mc_rdma_provider, "no provider"
+    assert not any(name.startswith(("libibverbs", "libfabric")) for name in names), names
+    for transport, library in (("rdma", "ibverbs"), ("fabric", "fabric")):
+        if f"transport-{transport}.so" in names and ctypes.util.find_library(library):
+            module = ctypes.CDLL(os.path.join(package, f"transport-{transport}.so"))
+            assert getattr(module, f"mc_{transport}_provider"), "no provider"
 
 
 def check_symbols(package):
