@@ -56,11 +56,10 @@ static bool accept_provider(void *symbol, void *ctx) {
 
 static void raw_open(struct raw *r, const char *name, char *memory) {
     size_t count = 0;
-    const char *host = strcmp(name, "efa") == 0 ? NULL : "127.0.0.1";
     must(mc_module_find("transport-fabric.so", FABRIC_PROVIDER_SYMBOL, accept_provider,
                         &r->provider),
          "no transport-fabric.so");
-    must(r->provider->open(name, host, &r->device, 1, &count) == 0, "no device");
+    must(r->provider->open(name, "127.0.0.1", &r->device, 1, &count) == 0, "no device");
     must(r->provider->region_create(r->device, memory, MEMORY, true, &r->region, &r->key) == 0,
          "no region");
     r->provider->info(r->device, &r->info);

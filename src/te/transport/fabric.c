@@ -713,8 +713,7 @@ static enum mc_status fabric_start(struct mc_engine *engine, unsigned index,
                         &provider)) {
         return MC_NOT_SUPPORTED;
     }
-    int error = provider->open(name, strcmp(name, "efa") == 0 ? NULL : engine->host, devices,
-                               MC_FABRIC_DEVICES_MAX, &count);
+    int error = provider->open(name, engine->host, devices, MC_FABRIC_DEVICES_MAX, &count);
     if (error != 0) {
         mc_info("fabric: no device provider=%s error=%d", name, error);
         return MC_NOT_SUPPORTED;

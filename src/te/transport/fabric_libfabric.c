@@ -21,6 +21,7 @@
 
 #include "te/transport/fabric_provider.h"
 
+#define API_VERSION FI_VERSION(1, 17)
 #define QUEUE_DEPTH 4096
 #define POLL_MAX    64
 
@@ -167,6 +168,11 @@ static bool is_opened(struct fabric_device *const *devices, size_t count,
     return false;
 }
 
+static bool has_ip_addresses(const struct fi_info *info) {
+    return info->addr_format == FI_SOCKADDR || info->addr_format == FI_SOCKADDR_IN ||
+           info->addr_format == FI_SOCKADDR_IN6;
+}
+
 static int f_open(const char *provider, const char *host, struct fabric_device **devices,
                   size_t capacity, size_t *count) {
     struct fi_info *hints = hints_of(provider), *list = NULL;
@@ -174,8 +180,12 @@ static int f_open(const char *provider, const char *host, struct fabric_device *
     if (hints == NULL) {
         return ENOMEM;
     }
-    int error = error_of(fi_getinfo(FI_VERSION(1, 17), host, host == NULL ? NULL : "0",
-                                    host == NULL ? 0 : FI_SOURCE, hints, &list));
+    int error = error_of(fi_getinfo(API_VERSION, NULL, NULL, 0, hints, &list));
+    if (error == 0 && has_ip_addresses(list)) { /* this host's, not that of any interface */
+        fi_freeinfo(list);
+        list = NULL;
+        error = error_of(fi_getinfo(API_VERSION, host, "0", FI_SOURCE, hints, &list));
+    }
     for (struct fi_info *info = list; info != NULL && *count < capacity; info = info->next) {
         if (!is_opened(devices, *count, info)) {
             int failed = device_open(info, &devices[*count]);

@@ -1,7 +1,7 @@
 /*
- * The fabric transport over libfabric's tcp provider, between processes: every byte in both
- * directions, memory that is or is not registered, peers that stand still, die and come back.
- * Skipped where the module or libfabric is not there.
+ * The fabric transport over libfabric's tcp provider, and its shm provider, between processes:
+ * every byte in both directions, memory that is or is not registered, peers that stand still, die
+ * and come back. Skipped where the module or libfabric is not there.
  */
 #include <pthread.h>
 
@@ -210,7 +210,7 @@ static void a_peer_that_came_back_is_met_anew(void **state) {
 }
 
 int main(int argc, char **argv) {
-    setenv("MC_FABRIC_PROVIDER", "tcp;ofi_rxm", 1);
+    setenv("MC_FABRIC_PROVIDER", "tcp;ofi_rxm", 0); /* a child: as its parent */
     setenv("FI_LOG_LEVEL", "none", 0);
     peer_take_over(argc, argv);
     struct mc_engine *engine = engine_new(NULL);
@@ -230,5 +230,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(a_peer_that_came_back_is_met_anew, set_up_impatient,
                                         tear_down),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    /* Its memory is addressed by addresses instead of offsets, as efa's is. */
+    const struct CMUnitTest by_address[] = {
+        cmocka_unit_test_setup_teardown(every_byte_arrives, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(memory_that_is_gone_is_an_error, set_up, tear_down),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    setenv("MC_FABRIC_PROVIDER", "shm", 1);
+    return failed + cmocka_run_group_tests(by_address, NULL, NULL);
 }
