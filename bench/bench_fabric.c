@@ -110,12 +110,15 @@ static void serve(int out, const char *provider) {
 
 /* ---- the two sides: bytes a second ---- */
 
+/* As fi_rma_bw: a window of operations, then all of their completions. */
 static double run_raw(struct raw *r, const struct hello *h, char *memory, bool write_op,
                       uint64_t size, double seconds) {
     uint64_t begin = now(), until = begin + (uint64_t)(seconds * 1e9), done = 0, posted = 0;
+    uint64_t window = WINDOW;
     while (now() < until || done < posted) {
         struct fabric_completion c[WINDOW];
-        while (posted - done < WINDOW && now() < until) {
+        window += done == window && now() < until ? WINDOW : 0;
+        while (posted < window) {
             uint64_t offset = posted % (MEMORY / size) * size;
             struct fabric_op op = {.context = r,
                                    .write = write_op,
