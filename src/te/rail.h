@@ -28,7 +28,7 @@
                                             */
 #define MC_RAIL_IDLE_NS      (100 * MC_MS) /* a rail unused for so long gets a slice to try it */
 #define MC_RAIL_TRUST_NS     (1 * MC_SEC)  /* what was measured is believed for so long */
-#define MC_RAIL_SAMPLE_NS    20000          /* denser samples add work and no knowledge */
+#define MC_RAIL_SAMPLE_NS    20000         /* denser samples add work and no knowledge */
 #define MC_ATTEMPT_MIN_NS    (5 * MC_SEC)  /* no attempt is given up sooner, */
 #define MC_ATTEMPT_FACTOR    16            /* nor than after so many times what was predicted */
 #define MC_PAUSE_MIN_NS      (1 * MC_MS)

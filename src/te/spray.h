@@ -59,9 +59,12 @@ struct mc_spray {
 static inline void mc_spray_set_distances(struct mc_spray_item *item,
                                           const uint8_t distance[MC_RAILS_MAX]) {
     memcpy(item->distance, distance, MC_RAILS_MAX);
-    item->reach = 0;
+    item->reach = UINT16_MAX;
+    if (__builtin_expect(memchr(distance, MC_RAIL_CANNOT, MC_RAILS_MAX) == NULL, 1)) {
+        return; /* asked for each request */
+    }
     for (unsigned i = 0; i < MC_RAILS_MAX; i++) {
-        item->reach |= (uint16_t)((unsigned)(distance[i] != MC_RAIL_CANNOT) << i);
+        item->reach &= (uint16_t) ~((unsigned)(distance[i] == MC_RAIL_CANNOT) << i);
     }
 }
 void mc_spray_set_up(struct mc_spray *s, unsigned rail, bool up);

@@ -264,14 +264,10 @@ void mc_stage_server_closed(struct mc_stage_server *s, void *state) {
 /* ---- life ---- */
 
 static void register_metrics(struct mc_stage_server *s) {
-    static const char *const labels[] = {"op=\"read\"", "op=\"write\""};
     struct mc_metrics *m = s->engine->metrics;
-    for (int op = 0; op < 2; op++) {
-        mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_stage_served_total", labels[op],
-                            "copies between device memory and chunks for peers", &s->copies[op]);
-        mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_stage_served_bytes_total",
-                            labels[op], "their bytes", &s->copied_bytes[op]);
-    }
+    mc_register_by_op(m, "mooncake_te_stage_served_total",
+                      "copies between device memory and chunks for peers", s->copies);
+    mc_register_by_op(m, "mooncake_te_stage_served_bytes_total", "their bytes", s->copied_bytes);
     mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_stage_refused_total", "",
                         "peers that found no chunk free", &s->refused);
 }

@@ -275,6 +275,14 @@ struct mc_uuid mc_engine_id(const struct mc_engine *engine);
 /* Of this host's kernel; "" when unknown. */
 const char *mc_engine_boot_id(const struct mc_engine *engine);
 struct mc_metrics *mc_engine_registry(struct mc_engine *engine);
+/* Counters by operation, indexed by enum mc_transfer_op. */
+static inline void mc_register_by_op(struct mc_metrics *registry, const char *name,
+                                     const char *help, struct mc_metric counters[2]) {
+    mc_metrics_register(registry, MC_METRIC_COUNTER, name, "op=\"read\"", help,
+                        &counters[MC_TRANSFER_READ]);
+    mc_metrics_register(registry, MC_METRIC_COUNTER, name, "op=\"write\"", help,
+                        &counters[MC_TRANSFER_WRITE]);
+}
 /* The machine, and which cards serve which memory: the user's matrix (MC_CUSTOM_TOPO_JSON) or one
  * made with MC_TE_FILTERS; see topo/topo.h. Discovered at the first call, which takes some tens of
  * milliseconds; fixed and shared from then on. What mc_topo_discover answers. */

@@ -461,7 +461,6 @@ static bool start_lanes_locked(struct stage_transport *t) {
 
 static enum mc_status stage_start(struct mc_engine *engine, unsigned index,
                                   struct mc_transport **out) {
-    static const char *const labels[] = {"op=\"read\"", "op=\"write\""};
     struct stage_transport *t = mc_zalloc(sizeof(*t));
     struct mc_metrics *m = mc_engine_registry(engine);
     pthread_condattr_t attr;
@@ -476,12 +475,9 @@ static enum mc_status stage_start(struct mc_engine *engine, unsigned index,
     for (unsigned i = 0; i < LANES; i++) {
         t->lanes[i].t = t;
     }
-    for (int op = 0; op < 2; op++) {
-        mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_stage_copies_total", labels[op],
-                            "copies between device memory and chunks here", &t->copies[op]);
-        mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_stage_copied_bytes_total",
-                            labels[op], "their bytes", &t->copied_bytes[op]);
-    }
+    mc_register_by_op(m, "mooncake_te_stage_copies_total",
+                      "copies between device memory and chunks here", t->copies);
+    mc_register_by_op(m, "mooncake_te_stage_copied_bytes_total", "their bytes", t->copied_bytes);
     mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_stage_chunks_total", "",
                         "chunks moved between hosts for staging", &t->chunks_sent);
     mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_stage_sessions_total", "",

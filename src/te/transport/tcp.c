@@ -265,18 +265,14 @@ static void tcp_describe(struct mc_transport *base, void *json_object) {
 static void register_metrics(struct tcp_transport *t) {
     struct mc_metrics *registry = mc_engine_registry(t->base.engine);
     struct tcp_metrics *m = &t->metrics;
-    static const char *const ops[2] = {
-        [MC_TRANSFER_READ] = "op=\"read\"", [MC_TRANSFER_WRITE] = "op=\"write\""};
-    for (int op = 0; op < 2; op++) {
-        mc_metrics_register(registry, MC_METRIC_COUNTER, "mooncake_te_tcp_bytes_total", ops[op],
-                            "bytes moved by own requests", &m->bytes[op]);
-        mc_metrics_register(registry, MC_METRIC_COUNTER, "mooncake_te_tcp_requests_total", ops[op],
-                            "own requests completed", &m->requests[op]);
-        mc_metrics_register(registry, MC_METRIC_COUNTER, "mooncake_te_tcp_served_bytes_total",
-                            ops[op], "bytes moved by peers' requests", &m->served_bytes[op]);
-        mc_metrics_register(registry, MC_METRIC_COUNTER, "mooncake_te_tcp_served_requests_total",
-                            ops[op], "peers' requests completed", &m->served_requests[op]);
-    }
+    mc_register_by_op(registry, "mooncake_te_tcp_bytes_total", "bytes moved by own requests",
+                      m->bytes);
+    mc_register_by_op(registry, "mooncake_te_tcp_requests_total", "own requests completed",
+                      m->requests);
+    mc_register_by_op(registry, "mooncake_te_tcp_served_bytes_total",
+                      "bytes moved by peers' requests", m->served_bytes);
+    mc_register_by_op(registry, "mooncake_te_tcp_served_requests_total",
+                      "peers' requests completed", m->served_requests);
     mc_metrics_register(registry, MC_METRIC_COUNTER, "mooncake_te_tcp_errors_total", "",
                         "own requests that failed on a connection (the engine may retry them)",
                         &m->errors);
