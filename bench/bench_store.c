@@ -598,15 +598,23 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--node") == 0) {
         run_node(argv[2]);
     }
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--seconds") == 0) {
-            seconds = atof(argv[i + 1]);
-        } else if (strcmp(argv[i], "--json") == 0) {
-            json = fopen(argv[i + 1], "w");
-        } else if (strcmp(argv[i], "--only") == 0) {
-            only = argv[i + 1];
-        } else if (strcmp(argv[i], "--size") == 0) {
-            only_size = strtoull(argv[i + 1], NULL, 10);
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--seconds") == 0 && atof(value) > 0) {
+            seconds = atof(value);
+        } else if (strcmp(argv[i], "--json") == 0 && (json = fopen(value, "w")) != NULL) {
+            continue;
+        } else if (strcmp(argv[i], "--only") == 0 &&
+                   (strcmp(value, "tcp") == 0 || strcmp(value, "host") == 0)) {
+            only = value;
+        } else if (strcmp(argv[i], "--size") == 0 && strtoull(value, NULL, 10) > 0) {
+            only_size = strtoull(value, NULL, 10);
+        } else {
+            fprintf(stderr,
+                    "bench_store: cannot use \"%s %s\"; the options are in the first comment of "
+                    "bench/bench_store.c\n",
+                    argv[i], value);
+            return 2;
         }
     }
     if (json != NULL) {
