@@ -44,7 +44,9 @@ struct mc_store;
 
 struct mc_store_options {
     const char *master;   /* "host:port"; default "127.0.0.1:50051" */
-    const char *metadata; /* "P2PHANDSHAKE" (default) or "http://host:port/metadata" */
+    /* "P2PHANDSHAKE" (default), "http://host:port/metadata" (or https), "etcd://host:port" or
+     * "redis://host:port". */
+    const char *metadata;
     /* "host" or "host:port"; NULL = chosen. It names this client's segments. A given port is a name
      * only; with MC_LEGACY_RPC_PORT_BINDING in the environment the engine listens there, or opening
      * fails with MC_ERR_ADDRESS_IN_USE. Without a port one of MC_STORE_CLIENT_MIN_PORT (12300) to
