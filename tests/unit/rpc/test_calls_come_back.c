@@ -199,6 +199,7 @@ static void test_more_threads_than_connections(void **state) {
 static void *call_slowly(void *arg) {
     struct mc_buf reply = {0};
     assert_ok(mc_rpc_call(arg, FN_SLEEP, (struct mc_str){0}, test_deadline(), &reply, NULL));
+    mc_buf_free(&reply);
     return NULL;
 }
 
