@@ -71,6 +71,14 @@ struct mc_store_options {
      * where the master cannot, it lies in one piece. 0 = none are. Default MC_STORE_STRIPE_BYTES,
      * or 0: upstream's clients cannot read such objects (NOT_SUPPORTED). docs/client.md. */
     uint64_t stripe_bytes;
+    /* Copies of objects of other nodes that are read again and again, in this process: room for
+     * them and their keys, 0 = none (default, or MC_STORE_LOCAL_HOT_CACHE_SIZE); the largest object
+     * (MC_STORE_LOCAL_HOT_BLOCK_SIZE, 16 MiB); from the how-manieth read on (0 = 1;
+     * MC_STORE_LOCAL_HOT_ADMISSION_THRESHOLD, 2). The master is asked with every get, so a copy is
+     * never older than its answer; with upstream's master, which says no versions, there are none.
+     */
+    uint64_t hot_cache_bytes, hot_object_bytes;
+    uint32_t hot_admission;
     /* PEM files. One of them, and RPC with the master is TLS: `tls_ca` = who signs the master's
      * certificate (NULL = the system's CAs), `tls_cert` and `tls_key` = what this client shows.
      * Default NULL, or MC_TLS_CA, MC_TLS_CERT, MC_TLS_KEY. */

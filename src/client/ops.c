@@ -26,6 +26,7 @@ struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *c
     ops->host_id = mc_str_from(mc_strdup(config->host_id));
     ops->timeout_ns = (uint64_t)config->timeout_ms * MC_MS;
     ops->checksum = config->checksum;
+    ops->hot = config->hot;
     ops->stripe_bytes = config->stripe_bytes;
     ops->round_bytes = config->round_bytes != 0 ? config->round_bytes : ROUND_BYTES;
     pthread_mutex_init(&ops->lock, NULL);

@@ -32,8 +32,9 @@ struct mc_ops_config {
     const char *host_id;   /* copied; "" = none */
     uint32_t timeout_ms;   /* of one operation, and of each chunk of a batch */
     bool checksum;
-    uint64_t stripe_bytes; /* larger objects are striped when the master can; 0 = none are */
-    uint64_t round_bytes;  /* a read moves so much between two looks at the lease; 0 = 64 MiB */
+    struct mc_hot_cache *hot; /* client/hot_cache.h; NULL = none. Outlives the ops */
+    uint64_t stripe_bytes;    /* larger objects are striped when the master can; 0 = none are */
+    uint64_t round_bytes;     /* a read moves so much between two looks at the lease; 0 = 64 MiB */
 };
 
 struct mc_ops_counters {

@@ -246,7 +246,7 @@ static void session_renewed(struct mc_get_key *key, const struct mw_e_list *answ
 /* The answer to a renewal. `answered_ns` decides whether the old lease still held when the new one
  * began. */
 static void renewed(struct mc_get_key *key, const struct mw_e_list *answer, uint64_t striped_bytes,
-                    uint64_t asked_ns, uint64_t answered_ns) {
+                    bool same_version, uint64_t asked_ns, uint64_t answered_ns) {
     if (key->session != NULL) {
         session_renewed(key, answer, asked_ns, answered_ns);
         return;
@@ -256,8 +256,8 @@ static void renewed(struct mc_get_key *key, const struct mw_e_list *answer, uint
         return;
     }
     size_t index;
-    if (key->offset > 0 && answered_ns < key->lease_end_ns && striped_bytes == key->striped_bytes &&
-        still_there(key, &answer->value.replicas, &index)) {
+    if (key->offset > 0 && answered_ns < key->lease_end_ns && same_version &&
+        striped_bytes == key->striped_bytes && still_there(key, &answer->value.replicas, &index)) {
         key->tried = carry_tried(key, &answer->value.replicas);
         key->list = answer->value;
         key->replica = (const struct mw_replica *)key->list.replicas.items + index;
@@ -318,8 +318,8 @@ static enum mc_status request(struct mc_get_chunk *chunk, const uint32_t *index,
 
 /* The answer to request number i, in one form. */
 static struct mw_e_list answer_at(const struct mc_get_chunk *chunk, const struct mc_vec *answers,
-                                  size_t i, uint64_t *striped_bytes) {
-    *striped_bytes = 0;
+                                  size_t i, uint64_t *striped_bytes, uint64_t *version) {
+    *striped_bytes = *version = 0;
     if (!chunk->own) {
         return ((const struct mw_e_list *)answers->items)[i];
     }
@@ -327,6 +327,7 @@ static struct mw_e_list answer_at(const struct mc_get_chunk *chunk, const struct
     if (object->error == 0 && mc_ops_striped(&object->value.list.replicas, object->value.size)) {
         *striped_bytes = object->value.size;
     }
+    *version = object->error == 0 ? object->value.version : 0;
     return (struct mw_e_list){object->error, object->value.list};
 }
 
@@ -343,6 +344,11 @@ static bool names_stripes(const struct mc_get_chunk *chunk, const struct mc_vec 
 static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, bool first) {
     struct mc_vec answers = {0};
     enum mc_status status = request(chunk, index, n, &answers);
+    if (first && status == MC_NOT_SUPPORTED && chunk->own) {
+        mc_get_without_hot(chunk->ops);
+        chunk->own = false;
+        status = request(chunk, index, n, &answers);
+    }
     if (first && status == MC_OK && names_stripes(chunk, &answers)) {
         chunk->own = true;
         status = request(chunk, index, n, &answers);
@@ -355,13 +361,16 @@ static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, boo
             mc_get_finish(key, status);
             continue;
         }
-        uint64_t striped_bytes;
-        struct mw_e_list answer = answer_at(chunk, &answers, i, &striped_bytes);
+        uint64_t striped_bytes, version;
+        struct mw_e_list answer = answer_at(chunk, &answers, i, &striped_bytes, &version);
+        bool same_version = version == key->version;
+        key->version = version;
         if (first) {
             first_answer(key, &answer, striped_bytes, asked);
             note_disk(chunk, key);
+            mc_get_from_hot(chunk, key);
         } else {
-            renewed(key, &answer, striped_bytes, asked, answered);
+            renewed(key, &answer, striped_bytes, same_version, asked, answered);
         }
     }
 }
@@ -524,6 +533,7 @@ static void verify(struct mc_get_chunk *chunk, struct mc_get_key *key, uint64_t 
         start_over(key, MC_CHECKSUM_MISMATCH);
         return;
     }
+    mc_get_offer_hot(chunk, key);
     mc_get_finish(key, MC_OK);
 }
 
@@ -667,6 +677,7 @@ static void ask_all(struct mc_get_chunk *chunk) {
     for (size_t i = 0; i < chunk->count; i++) {
         all[i] = (uint32_t)i;
     }
+    chunk->own = mc_get_uses_hot(chunk->ops);
     ask(chunk, all, chunk->count, true);
 }
 

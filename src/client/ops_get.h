@@ -18,6 +18,7 @@ struct mc_get_key {
     size_t replica_index;
     uint64_t tried; /* bit per replica of `list` that failed */
     uint64_t object_size;
+    uint64_t version;       /* 0 = the master was not asked for it */
     uint64_t striped_bytes; /* object_size when the object is striped, else 0 */
     uint64_t size;          /* of the stream: the object, or its ranges */
     uint64_t offset;        /* bytes read so far, from `replica`, under one unbroken lease */
@@ -37,7 +38,7 @@ struct mc_get_chunk {
     struct mc_ops_call *call;
     struct mc_get_key *keys;
     size_t count;
-    bool own; /* asks the master in words of ours: some object is striped */
+    bool own; /* asks the master in words of ours: some object is striped, or there is a cache */
     uint64_t deadline_ns;
     struct mc_port_move *moves; /* of the round */
     uint32_t *owners;
@@ -64,6 +65,14 @@ enum mc_status mc_get_make_room(struct mc_get_key *key);
 /* Whether the checksum says so; without one, of a part of an object, or in device memory, nobody
  * does. */
 bool mc_get_is_damaged(const struct mc_get_chunk *chunk, const struct mc_get_key *key);
+
+/* ops_get_hot.c: this client's copies of remote objects; without a cache no effect. The key was
+ * looked up; it is done when there is a copy of the very version. */
+void mc_get_from_hot(struct mc_get_chunk *chunk, struct mc_get_key *key);
+/* The key was read. */
+void mc_get_offer_hot(struct mc_get_chunk *chunk, struct mc_get_key *key);
+bool mc_get_uses_hot(struct mc_ops *ops);
+void mc_get_without_hot(struct mc_ops *ops); /* the master says no versions */
 
 /* ops_get_disk.c: what no memory could give. */
 void mc_get_from_disks(struct mc_get_chunk *chunk);

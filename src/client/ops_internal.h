@@ -47,6 +47,8 @@ struct mc_ops {
     uint64_t timeout_ns;
     bool checksum;
     uint64_t stripe_bytes;
+    struct mc_hot_cache *hot; /* NULL = none; the owner's */
+    _Atomic bool without_own; /* the master knows no words of ours */
     uint64_t round_bytes;
     _Atomic uint64_t put_counter;
     _Atomic uint32_t spread; /* which of equally near replicas comes first */

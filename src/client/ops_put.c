@@ -136,6 +136,7 @@ enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
     enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_StartPuts, &args, answers,
                                              request->keys.count, deadline_ns, MC_OPS_ONCE);
     if (status == MC_NOT_SUPPORTED && !ours) { /* upstream's master: in one piece, then */
+        atomic_store_explicit(&ops->without_own, true, memory_order_relaxed);
         return mc_ops_start_puts(ops, call, request, upsert, config, expected, 0, deadline_ns,
                                  answers);
     }
@@ -145,6 +146,9 @@ enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
 /* Some key of the chunk is large enough to be striped. */
 static bool may_stripe(const struct put_chunk *chunk) {
     bool large = false;
+    if (atomic_load_explicit(&chunk->ops->without_own, memory_order_relaxed)) {
+        return false;
+    }
     for (size_t i = 0; i < chunk->count && chunk->ops->stripe_bytes > 0; i++) {
         large = large || chunk->keys[i].length >= chunk->ops->stripe_bytes;
     }

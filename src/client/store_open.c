@@ -14,6 +14,7 @@
 #include "base/export.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "client/hot_cache.h"
 
 #define PING_PERIOD_NS         (1 * MC_SEC)
 #define PINGS_BEFORE_COMPLAINT 3
@@ -39,6 +40,10 @@ MC_PUBLIC void mc_store_options_init(struct mc_store_options *options) {
         .timeout_ms = (uint32_t)mc_env_u64("MC_RPC_TIMEOUT_MS", 1, 3600000, 30000),
         .checksum = mc_env_bool("MOONCAKE_STORE_CHECKSUM", false),
         .stripe_bytes = mc_env_u64("MC_STORE_STRIPE_BYTES", 0, UINT64_MAX, 0),
+        .hot_cache_bytes = mc_env_u64("MC_STORE_LOCAL_HOT_CACHE_SIZE", 0, UINT64_MAX / 2, 0),
+        .hot_object_bytes =
+            mc_env_u64("MC_STORE_LOCAL_HOT_BLOCK_SIZE", 1, UINT64_MAX / 2, 16u << 20),
+        .hot_admission = (uint32_t)mc_env_u64("MC_STORE_LOCAL_HOT_ADMISSION_THRESHOLD", 1, 255, 2),
         .tls_ca = getenv("MC_TLS_CA"),
         .tls_cert = getenv("MC_TLS_CERT"),
         .tls_key = getenv("MC_TLS_KEY"),
@@ -263,6 +268,19 @@ static void stop_threads(struct mc_store *store) {
 
 /* ---- metrics ---- */
 
+static void register_hot(struct mc_metrics *metrics, struct mc_hot_counters *c) {
+    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_client_hot_cache_hits", "",
+                        "keys read from copies in this process", &c->hits);
+    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_client_hot_cache_misses", "",
+                        "keys of which there was none", &c->misses);
+    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_client_hot_cache_fills", "",
+                        "copies made", &c->fills);
+    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_client_hot_cache_evictions", "",
+                        "copies that went for others", &c->evictions);
+    mc_metrics_register(metrics, MC_METRIC_GAUGE, "mooncake_client_hot_cache_bytes", "",
+                        "bytes of copies, keys and records", &c->bytes);
+}
+
 static void register_metrics(struct mc_store *store) {
     struct mc_ops_counters *c = mc_ops_counters(store->ops);
     const struct {
@@ -303,6 +321,9 @@ static void register_metrics(struct mc_store *store) {
         mc_metrics_register(store->metrics, MC_METRIC_COUNTER, counters[i].name, "",
                             counters[i].help, counters[i].metric);
     }
+    if (store->hot != NULL) {
+        register_hot(store->metrics, mc_hot_counters(store->hot));
+    }
     const struct {
         const char *name;
         struct mc_histogram *histogram;
@@ -322,11 +343,18 @@ static void register_metrics(struct mc_store *store) {
 /* ---- open and close ---- */
 
 static void create_ops(struct mc_store *store, const struct mc_store_options *o) {
+    if (o->hot_cache_bytes > 0) {
+        store->hot = mc_hot_create(
+            &(struct mc_hot_config){.bytes = o->hot_cache_bytes,
+                                    .largest_bytes = o->hot_object_bytes,
+                                    .admission = o->hot_admission > 0 ? o->hot_admission : 1});
+    }
     struct mc_ops_config config = {.client = mc_uuid_make(&store->rng),
                                    .tenant = o->tenant,
                                    .host_id = store->host_id,
                                    .timeout_ms = o->timeout_ms,
                                    .checksum = o->checksum,
+                                   .hot = store->hot,
                                    .stripe_bytes = o->stripe_bytes};
     store->port = mc_real_port_create(store->rpc, store->engine);
     store->ops = mc_ops_create(mc_real_port_face(store->port), &config);
@@ -401,6 +429,7 @@ static void store_destroy(struct mc_store *store) {
         mc_ops_put_session_revoke_all(store->ops);
         mc_store_segments_unmount_all(store);
         mc_ops_destroy(store->ops);
+        mc_hot_destroy(store->hot);
         mc_real_port_destroy(store->port);
     }
     mc_store_segments_destroy(store);

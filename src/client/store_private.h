@@ -30,6 +30,7 @@ struct mc_store {
     bool owns_engine;
     struct mc_real_port *port;
     struct mc_ops *ops;
+    struct mc_hot_cache *hot; /* NULL = none */
     struct mc_metrics *metrics;
     struct mc_store_latency latency;
 

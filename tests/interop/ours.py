@@ -17,7 +17,8 @@ class StoreOptions(Structure):
     _fields_ = [("master", c_char_p), ("metadata", c_char_p), ("local_hostname", c_char_p),
                 ("segment_bytes", c_uint64), ("local_buffer_bytes", c_uint64), ("protocol", c_char_p),
                 ("device", c_char_p), ("tenant", c_char_p), ("timeout_ms", c_uint32), ("checksum", c_bool),
-                ("stripe_bytes", c_uint64),
+                ("stripe_bytes", c_uint64), ("hot_cache_bytes", c_uint64), ("hot_object_bytes", c_uint64),
+                ("hot_admission", c_uint32),
                 ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p), ("tls_peers", c_char_p),
                 ("ssd_offload_path", c_char_p), ("engine", c_void_p), ("real_client", c_char_p),
                 ("disable_shm", c_bool), ("disable_local_copy", c_bool)]

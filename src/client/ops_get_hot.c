@@ -1,0 +1,85 @@
+/*
+ * The hot cache in a get: the master is asked for the version with every look-up, and a copy of
+ * that version is the object (client/hot_cache.h). So the copy is as right as a read that began
+ * then: no message tells this client that an object changed, and none has to. A master that says no
+ * versions, as upstream's, is told from others by the first question; then there is no cache.
+ */
+#include "client/ops_get.h"
+
+#include <stdatomic.h>
+
+#include "base/log.h"
+#include "client/hot_cache.h"
+#include "te/device.h"
+
+bool mc_get_uses_hot(struct mc_ops *ops) {
+    return ops->hot != NULL && !atomic_load_explicit(&ops->without_own, memory_order_relaxed);
+}
+
+void mc_get_without_hot(struct mc_ops *ops) {
+    if (!atomic_exchange_explicit(&ops->without_own, true, memory_order_relaxed)) {
+        mc_warn("the hot cache is off: the master says no versions of objects");
+    }
+}
+
+/* Copies the key's stream; false, and nothing is copied, when a part of it is device memory. */
+static bool copy_out(struct mc_get_key *key, const uint8_t *bytes) {
+    uint64_t begin = 0;
+    for (size_t i = 0; i < mc_get_piece_count(key); i++) {
+        if (!mc_device_is_host(mc_get_piece(key, i, 0).ptr)) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < mc_get_piece_count(key) && begin < key->size; i++) {
+        struct mc_store_range part = mc_get_piece(key, i, begin);
+        uint64_t length = mc_min_u64(part.length, key->size - begin);
+        if (length > 0) {
+            memcpy(part.ptr, bytes + part.offset, length);
+        }
+        begin += length;
+    }
+    return true;
+}
+
+void mc_get_from_hot(struct mc_get_chunk *chunk, struct mc_get_key *key) {
+    struct mc_hot_cache *hot = chunk->ops->hot;
+    const uint8_t *bytes;
+    uint64_t length;
+    if (hot == NULL || key->done || key->version == 0) {
+        return;
+    }
+    struct mc_hot_entry *entry = mc_hot_get(hot, key->key, key->version, &bytes, &length);
+    if (entry == NULL) {
+        return;
+    }
+    bool copied = length == key->object_size && copy_out(key, bytes);
+    mc_hot_put(hot, entry);
+    if (copied && mc_get_is_damaged(chunk, key)) {
+        mc_error("a copy in this process has other bytes than its object: key=%.*s",
+                 (int)key->key.len, key->key.ptr);
+        mc_hot_drop(hot, key->key, key->version);
+    } else if (copied) {
+        mc_get_finish(key, MC_OK);
+    }
+}
+
+static bool is_remote(struct mc_ops *ops, const struct mw_replica *replica) {
+    return ops->port->ops->distance == NULL ||
+           ops->port->ops->distance(ops->port, replica->memory.endpoint) % MC_DISTANCE_SUSPECT !=
+               MC_DISTANCE_SELF;
+}
+
+void mc_get_offer_hot(struct mc_get_chunk *chunk, struct mc_get_key *key) {
+    const struct mc_slice *slices;
+    if (chunk->ops->hot == NULL || key->version == 0 || key->session != NULL ||
+        !is_remote(chunk->ops, key->replica) || !mc_get_is_whole(chunk->call, key, &slices)) {
+        return;
+    }
+    size_t count = mc_get_piece_count(key);
+    for (size_t i = 0; i < count; i++) {
+        if (!mc_device_is_host(slices[i].ptr)) {
+            return;
+        }
+    }
+    mc_hot_offer(chunk->ops->hot, key->key, key->version, slices, count, key->object_size);
+}
