@@ -17,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "interop"))
 import peers as interop  # noqa: E402
 
+VLLM = ("vllm==0.33.0", ["regex", "pyzmq", "prometheus_client", "msgspec"])  # The wheel (340 MB) serves several drivers.
 PIP = ["-m", "pip", "--disable-pip-version-check", "-q"]
 
 
@@ -44,15 +45,18 @@ def unpacked(build, requirement, version, packages=()):
     os.makedirs(base, exist_ok=True)
     with open(os.path.join(base, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(os.path.join(base, "complete")):
+        complete, wanted = os.path.join(base, "complete"), " ".join(packages)
+        if not os.path.exists(complete) or open(complete).read() != wanted:
             target = ["--python-version", version, "--only-binary", ":all:"]
-            pip("download", "--no-deps", *target, "-d", base, requirement)
+            if not glob.glob(os.path.join(base, "*.whl")):
+                pip("download", "--no-deps", *target, "-d", base, requirement)
             with zipfile.ZipFile(glob.glob(os.path.join(base, "*.whl"))[0]) as wheel:
                 # Libraries are for a GPU and a newer C++ library than Debian 12's; the drivers do without.
                 wheel.extractall(client, [name for name in wheel.namelist() if not name.endswith(".so")])
             if packages:
                 pip("install", *target, "--target", others, "--upgrade", *packages)
-            open(os.path.join(base, "complete"), "w").close()
+            with open(complete, "w") as out:
+                out.write(wanted)
     return client, others
 
 

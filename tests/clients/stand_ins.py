@@ -1,4 +1,6 @@
 """What the drivers share: how a client's modules are imported without the GPU part of the client, and bytes to compare."""
+import importlib.abc
+import importlib.machinery
 import os
 import sys
 import types
@@ -22,6 +24,67 @@ def absent(name, *classes):
         setattr(module, one, type(one, (), {}))
     sys.modules[name] = module
     return module
+
+
+class Empty(type):
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing
+
+
+class Nothing(metaclass=Empty):
+    """Any class that is named and not used."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __class_getitem__(cls, _):
+        return cls
+
+    def __call__(self, *arguments, **_):
+        return arguments[0] if arguments and callable(arguments[0]) else self  # A decorator decorates with nothing.
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing()
+
+
+class StandIn(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (Nothing,), {})
+        setattr(self, name, made)
+        return made
+
+
+class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of a client of which `real` says no."""
+
+    def __init__(self, client, real):
+        self.client, self.real = client, real
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] != self.client or self.real(name):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        module = StandIn(spec.name)
+        module.__path__ = [os.path.join(CLIENT, *spec.name.split("."))]
+        return module
+
+    def exec_module(self, module):
+        pass
+
+
+def all_but(real, below):
+    """The modules `real` and those below the package `below` are the client's; what else they import of it are stand-ins, whose names
+    are empty classes."""
+    client = below.split(".")[0]
+    sys.meta_path.insert(0, StandIns(client, lambda name: name in real or (name + ".").startswith(below + ".")))
 
 
 def random_bytes(torch, count, seed):
