@@ -17,7 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "interop"))
 import peers as interop  # noqa: E402
 
-VLLM = ("vllm==0.33.0", ["regex", "pyzmq", "prometheus_client", "msgspec"])  # The wheel (340 MB) serves several drivers.
+VLLM = ("vllm==0.33.0", ["regex", "pyzmq", "prometheus_client", "msgspec", "fastapi", "uvicorn", "httpx"])  # 340 MB, for three drivers.
 PIP = ["-m", "pip", "--disable-pip-version-check", "-q"]
 
 
