@@ -179,5 +179,6 @@ bool mc_may_return(struct mc_master *m, const struct mc_key *key, uint64_t versi
     since = mc_max_u64(since, noted(&c->removed, hash_of_tenant(m, key->tenant)));
     since = mc_max_u64(since, c->floor);
     mc_lock_release(&c->lock);
-    return since == 0 || (ours && version >= since);
+    return m->config.break_mode == MC_BREAK_DISK_RETURNS || since == 0 ||
+           (ours && version >= since);
 }

@@ -153,7 +153,8 @@ void mc_life_pending(struct mc_shard *shard, struct mc_object *o, uint64_t ttl_m
 
 void mc_life_begin(struct mc_call *call, struct mc_shard *shard, struct mc_object *o) {
     if (o->ext && o->ext->life_ms) {
-        o->ext->expires_ms = after(call, o->ext->life_ms);
+        bool longer = call->m->config.break_mode == MC_BREAK_LIVE_ON;
+        o->ext->expires_ms = after(call, longer ? 100 * o->ext->life_ms : o->ext->life_ms);
         heap_update(shard, o->ext);
     }
 }

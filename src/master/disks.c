@@ -610,7 +610,8 @@ static enum mc_status held_locked(struct mc_call *call, struct mc_shard *shard,
     if (o->list == MC_LIST_PROCESSING || item->version == 0) {
         return MC_OK; /* nobody knows yet, or ever: it stays, and is not listed */
     }
-    if (o->version != item->version || o->size != size) {
+    bool same = o->version == item->version || call->m->config.break_mode == MC_BREAK_ANY_ANSWER;
+    if (!same || o->size != size) {
         return MC_OBJECT_NOT_FOUND;
     }
     if (!has_replica_on(o, s)) {

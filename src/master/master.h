@@ -83,6 +83,10 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
         MC_BREAK_NO_LEASES,     /* eviction ignores leases */
         MC_BREAK_ANY_WRITER,    /* an old put can end a newer one of the same key */
         MC_BREAK_MOVE_FREES,    /* a moved object's old place is free at once, leased or not */
+        MC_BREAK_DISK_RETURNS,  /* a disk may bring back what was removed or replaced */
+        MC_BREAK_ANY_ANSWER,    /* a disk's word about an older object is taken for the newer */
+        MC_BREAK_LIVE_ON,       /* a time to live does not end */
+        MC_BREAK_NO_QUOTA,      /* what a tenant has used is not looked at */
     } break_mode;
     /* called (without locks held) for each segment of a client that expired: the program deletes
      * its metadata keys */

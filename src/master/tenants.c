@@ -148,7 +148,8 @@ enum mc_status mc_tenant_charge(struct mc_master *m, struct mc_str tenant, uint6
         status = MC_OK;
         do {
             uint64_t kept = charged - mc_min_u64(charged, credit);
-            if (kept > limit || bytes > limit - kept) {
+            bool looks = m->config.break_mode != MC_BREAK_NO_QUOTA;
+            if (looks && (kept > limit || bytes > limit - kept)) {
                 status = MC_TENANT_QUOTA_EXCEEDED;
                 break;
             }

@@ -142,7 +142,8 @@ static enum mc_status sync_all_names(const struct perkey_backend *b) {
         mc_buf_clear(&path);
         mc_buf_printf(&path, "%s/%c/%c", b->directory.data, 'a' + (int)(which >> 4),
                       'a' + (int)(which & 15));
-        if (access(mc_buf_cstr(&path), F_OK) == 0) {
+        struct stat info;
+        if (stat(mc_buf_cstr(&path), &info) == 0) {
             mc_buf_printf(&path, "/x");
             enum mc_status one = mc_file_sync_names(mc_buf_cstr(&path));
             status = status == MC_OK ? one : status;

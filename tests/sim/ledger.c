@@ -96,6 +96,25 @@ static void check_free(struct sim *sim, uint64_t address, uint64_t size, unsigne
     }
 }
 
+/* A tenant gets nothing beyond its quota. */
+static void check_quota(struct sim *sim) {
+    struct mc_arena arena = {0};
+    struct mc_tenant_info *all;
+    size_t count;
+    if (sim->profile.quota == 0 || sim->options.outside_only ||
+        mc_master_tenants(sim->master, &arena, &all, &count) != MC_OK) {
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (all[i].charged > all[i].effective) {
+            breach(sim, "a put was given a place, and the tenant has now %llu bytes of its %llu",
+                   (unsigned long long)all[i].charged, (unsigned long long)all[i].effective);
+        }
+    }
+    SIM_COUNT(sim, quota_checks);
+    mc_arena_free(&arena);
+}
+
 /* ---- what each kind of answer means ---- */
 
 static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, uint64_t operation,
@@ -108,6 +127,7 @@ static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, 
     if (answer->value.count == 0) {
         breach(sim, "a put of %s was given no place", name_of(key));
     }
+    check_quota(sim);
     prune(sim);
     sim->writer_of[key] = writer;
     for (size_t i = 0; i < answer->value.count; i++) {
@@ -323,6 +343,19 @@ static void spy_replication(struct sim *sim, enum mc_master_rpc rpc, const void 
             copy_revoked(sim, args, MC_OK);
         }
         break;
+    case MC_RPC_PromotionAllocStart: {
+        const struct mw_a_promotion_start *promotion = args;
+        const struct mw_e_promotion *promoted = ret;
+        if (promoted->error == 0) {
+            copy_started(sim, promotion->key, promotion->client, &promoted->value.memory, 1, 0);
+        }
+        break;
+    }
+    case MC_RPC_NotifyPromotionSuccess:
+        copy_ended(sim, args, *(const int32_t *)ret, false);
+        sim->result->coverage.promotions += *(const int32_t *)ret == MC_OK;
+        break;
+    case MC_RPC_NotifyPromotionFailure:
     case MC_RPC_CopyRevoke:
     case MC_RPC_MoveRevoke:
         copy_revoked(sim, args, *(const int32_t *)ret);

@@ -257,8 +257,8 @@ void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, ui
     remember(sim, key, &op);
 }
 
-void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
-                     uint64_t size, uint64_t began_ns) {
+static void judge(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
+                  uint64_t size, uint64_t began_ns, bool part) {
     struct sim_value *value = identify(sim, bytes, size);
     uint64_t first = 0;
     if (value == NULL) {
@@ -266,12 +266,13 @@ void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8
         return;
     }
     sim_note(sim, value->id);
-    uint64_t wrong = value->size == size ? wrong_bytes(value->id, bytes, size, &first) : 0;
+    bool fits = value->size == size || (part && value->size > size);
+    uint64_t wrong = fits ? wrong_bytes(value->id, bytes, size, &first) : 0;
     unsigned long long number = (unsigned long long)(value - sim->values);
     if (value->key != key) {
         sim_fail(sim, "%s read value %llu from %s, but it was put to %s", who, number,
                  sim_key_name(key), sim_key_name(value->key));
-    } else if (value->size != size) {
+    } else if (!fits) {
         sim_fail(sim, "%s read %llu bytes of value %llu from %s, but it has %llu", who,
                  (unsigned long long)size, number, sim_key_name(key),
                  (unsigned long long)value->size);
@@ -289,4 +290,14 @@ void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8
     sim->result->coverage.bytes_verified += size;
     others_gone(sim, key, began_ns, value->operation);
     saw(sim, key, SIM_OP_READ, (uint32_t)number + 1, began_ns);
+}
+
+void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
+                     uint64_t size, uint64_t began_ns) {
+    judge(sim, who, key, bytes, size, began_ns, false);
+}
+
+void sim_oracle_read_part(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
+                          uint64_t size, uint64_t began_ns) {
+    judge(sim, who, key, bytes, size, began_ns, true);
 }

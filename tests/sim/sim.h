@@ -76,14 +76,15 @@ struct sim_options {
     X(in_doubt) X(copies_asked) X(moves_asked) X(tasks_done) X(tasks_failed) X(copies_begun) \
     X(copies_ended) X(moves_begun) X(moves_ended) X(replications_revoked) \
     X(mortal_puts) X(conditional_puts) X(conditional_puts_ok) X(conditional_puts_refused) \
-    X(listings) X(keys_listed) \
+    X(listings) X(keys_listed) X(put_sessions) X(put_sessions_ok) X(get_sessions) X(get_sessions_ok) \
+    X(clock_jumps) X(puts_over_quota) X(quota_checks) \
     X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
 /* Only with SSDs. */
 #define SIM_COVERAGE_SSD(X) \
     X(disk_reads) X(disk_read_failures) X(peer_calls) \
     X(disk_writes) X(disk_errors) X(disks_full) \
     X(sectors_lost) X(names_lost) X(bits_turned) \
-    X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned)
+    X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned) X(promotions)
 /* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
@@ -142,6 +143,10 @@ struct sim_profile {
     enum mc_tier_eviction tier_eviction;
     bool checksum;
     bool heat;            /* dynamic replication */
+    bool promote;         /* what is read on disk comes back to memory */
+    const char *backend;  /* of the tier */
+    uint64_t quota;       /* of the only tenant; 0 = there are none */
+    unsigned jump;        /* share of one fault event: a clock jumps */
     bool drains;          /* nodes are drained now and then */
     bool force;           /* removals may take what is leased */
     bool reuse_addresses; /* a node that restarts may have its memory where it was; only with
@@ -164,7 +169,8 @@ struct sim_process {
     bool dead; /* crashed: every port function fails at once, so that the stack unwinds */
     uint64_t wait_serial;  /* of the park; a wake-up for another one wakes nobody */
     uint64_t cut_until_ns; /* nothing gets through to or from it */
-    uint64_t clock_lag_ns; /* SIM_BREAK_SLOW_CLOCK */
+    uint64_t clock_lag_ns; /* modulo 2^64: it may be ahead. Also SIM_BREAK_SLOW_CLOCK */
+    uint64_t wall_ms;      /* the same of the wall clock, which jumps both ways */
     uint64_t operation;    /* serial of what it is doing; travels with its requests */
     struct mc_ops *ops;
     struct mc_uuid id;
@@ -254,6 +260,8 @@ struct sim {
     struct sim_result *result;
     struct mc_rng rng;
     struct mc_clock clock; /* the master's */
+    uint64_t wall_ms;      /* how far its wall clock is off */
+    char quotas[64];       /* file */
     uint64_t now_ns;
     bool closing, over;
 
@@ -371,6 +379,9 @@ void sim_oracle_removed(struct sim *sim, unsigned key);
 /* A read that began at began_ns returned these bytes. */
 void sim_oracle_read(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
                      uint64_t size, uint64_t began_ns);
+/* The same, of the first `size` bytes of what may be more. */
+void sim_oracle_read_part(struct sim *sim, const char *who, unsigned key, const uint8_t *bytes,
+                          uint64_t size, uint64_t began_ns);
 /* Somewhere in [began_ns, now] the key had a value of this operation. */
 void sim_oracle_replaced(struct sim *sim, uint64_t operation, unsigned key, uint64_t began_ns);
 /* The value lives no longer than so long from now. */

@@ -21,15 +21,20 @@ static const struct {
     const char *name;
     enum mc_master_break master;
     enum sim_break client;
+    bool ssd;
     bool outside; /* can be judged from outside: it does not run into an assertion of its own */
 } KINDS[] = {
-    {"early-free", MC_BREAK_EARLY_FREE, SIM_BREAK_NONE, false},
-    {"early-visible", MC_BREAK_EARLY_VISIBLE, SIM_BREAK_NONE, true},
-    {"no-leases", MC_BREAK_NO_LEASES, SIM_BREAK_NONE, true},
-    {"any-writer", MC_BREAK_ANY_WRITER, SIM_BREAK_NONE, true},
-    {"move-frees", MC_BREAK_MOVE_FREES, SIM_BREAK_NONE, true},
-    {"slow-clock", MC_BREAK_NONE, SIM_BREAK_SLOW_CLOCK, true},
-    {"hidden-doubt", MC_BREAK_NONE, SIM_BREAK_HIDE_DOUBT, true},
+    {"early-free", MC_BREAK_EARLY_FREE, SIM_BREAK_NONE, false, false},
+    {"early-visible", MC_BREAK_EARLY_VISIBLE, SIM_BREAK_NONE, false, true},
+    {"no-leases", MC_BREAK_NO_LEASES, SIM_BREAK_NONE, false, true},
+    {"any-writer", MC_BREAK_ANY_WRITER, SIM_BREAK_NONE, false, true},
+    {"move-frees", MC_BREAK_MOVE_FREES, SIM_BREAK_NONE, false, true},
+    {"slow-clock", MC_BREAK_NONE, SIM_BREAK_SLOW_CLOCK, false, true},
+    {"hidden-doubt", MC_BREAK_NONE, SIM_BREAK_HIDE_DOUBT, false, true},
+    {"disk-returns", MC_BREAK_DISK_RETURNS, SIM_BREAK_NONE, true, true},
+    {"any-answer", MC_BREAK_ANY_ANSWER, SIM_BREAK_NONE, true, true},
+    {"live-on", MC_BREAK_LIVE_ON, SIM_BREAK_NONE, false, true},
+    {"no-quota", MC_BREAK_NO_QUOTA, SIM_BREAK_NONE, false, false},
 };
 
 static bool caught(size_t kind, uint64_t seed, bool outside_only, bool verbose) {
@@ -37,6 +42,7 @@ static bool caught(size_t kind, uint64_t seed, bool outside_only, bool verbose) 
                                   .verbose = verbose,
                                   .master_break = KINDS[kind].master,
                                   .client_break = KINDS[kind].client,
+                                  .ssd = KINDS[kind].ssd,
                                   .outside_only = outside_only};
     struct sim_result result;
     sim_run(&options, &result);

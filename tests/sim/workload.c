@@ -9,6 +9,7 @@
 
 #define CLEANUP_NS (3 * MC_SEC) /* OPS_CLEANUP_MS for the end and for the revocation, and some */
 #define VIEW_STEPS 6
+#define SESSION_NS (400 * MC_MS)
 
 struct batch {
     struct mc_store_item items[SIM_BATCH];
@@ -167,6 +168,7 @@ static void count_put(struct sim *sim, enum mc_status status, bool upsert) {
         coverage->puts++;
         coverage->puts_ok += ok;
         coverage->puts_refused += status == MC_NO_AVAILABLE_HANDLE;
+        coverage->puts_over_quota += status == MC_TENANT_QUOTA_EXCEEDED;
         coverage->puts_failed += !ok && status != MC_NO_AVAILABLE_HANDLE;
     }
 }
@@ -213,6 +215,93 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
         if (upsert && certain) {
             sim_oracle_replaced(sim, operation, b.keys[i], began);
         }
+    }
+}
+
+/* Reserved, written in two parts in any order, ended; given up when it takes long, since the place
+ * is the writer's only until the release timeout. */
+static void put_session(struct sim_client *client) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns;
+    unsigned key = some_key(sim);
+    const char *name = sim_key_name(key);
+    uint8_t *bytes = client->buffer[0];
+    uint64_t size = some_size(sim, key), cut = sim_between(sim, 1, size - 1);
+    size_t value = sim_value_make(sim, process, key, size, bytes, SIM_OP_PUT);
+    struct mc_store_range ranges[2] = {{.ptr = bytes, .length = cut},
+                                       {.ptr = bytes + cut, .length = size - cut, .offset = cut}};
+    const char *group = key >= 4 && key < 8 ? (key % 2 ? "odd" : "even") : "";
+    struct mc_replicate_config config = {
+        .replica_num = sim_odds(sim, 40) ? 2 : 1, .group_ids = &group, .group_id_count = 1};
+    enum mc_status own, ignored;
+    SIM_COUNT(sim, put_sessions);
+    MC_ASSERT(mc_ops_put_session_start(process->ops, &name, &size, 1, &config, &own) == MC_OK);
+    ended(client, "start of a put session", own, began, 1);
+    bool open = own == MC_OK;
+    unsigned first = sim_odds(sim, 50);
+    for (unsigned i = 0; i < 2 && own == MC_OK && !process->dead; i++) {
+        uint64_t asked = sim->now_ns;
+        struct mc_store_range_item item = {
+            .key = name, .ranges = &ranges[i ^ first], .range_count = 1};
+        if (asked - began > SESSION_NS) {
+            own = MC_RPC_TIMEOUT;
+            break;
+        }
+        MC_ASSERT(mc_ops_put_session_write(process->ops, &item, 1) == MC_OK);
+        own = item.status == MC_OK ? item.ranges[0].status : item.status;
+        ended(client, "write of a put session", own, asked, 1);
+        sim_sleep(process, sim_between(sim, 0, 20 * MC_MS));
+    }
+    uint64_t asked = sim->now_ns;
+    if (own == MC_OK && !process->dead) {
+        MC_ASSERT(mc_ops_put_session_end(process->ops, &name, 1, &own) == MC_OK);
+        ended(client, "end of a put session", own, asked, 1);
+    }
+    bool certain = own == MC_OK && !process->dead;
+    sim_value_settle(sim, value, certain);
+    sim->result->coverage.put_sessions_ok += certain;
+    if (open && !certain && !process->dead) {
+        asked = sim->now_ns;
+        MC_ASSERT(mc_ops_put_session_revoke(process->ops, &name, 1, &ignored) == MC_OK);
+        ended(client, "revocation of a put session", ignored, asked, 1);
+    }
+}
+
+/* Two reads of one session are of one object; nothing verifies them but its lease. */
+static void get_session(struct sim_client *client) {
+    struct sim_process *process = &client->process;
+    struct sim *sim = process->sim;
+    uint64_t began = sim->now_ns, size = 0;
+    unsigned key = some_key(sim);
+    const char *name = sim_key_name(key);
+    uint8_t *bytes = client->buffer[0];
+    enum mc_status own = mc_ops_size(process->ops, name, &size);
+    ended(client, "question of a size", own, began, 1);
+    if (own != MC_OK || process->dead) {
+        return;
+    }
+    SIM_COUNT(sim, get_sessions);
+    began = sim->now_ns;
+    MC_ASSERT(mc_ops_get_session_start(process->ops, &name, 1, &own) == MC_OK);
+    ended(client, "start of a get session", own, began, 1);
+    uint64_t cut = sim_between(sim, 1, size - 1);
+    for (unsigned i = 0; i < 2 && own == MC_OK && !process->dead; i++) {
+        struct mc_store_range range = {
+            .ptr = bytes + (i ? cut : 0), .length = i ? size - cut : cut, .offset = i ? cut : 0};
+        struct mc_store_range_item item = {.key = name, .ranges = &range, .range_count = 1};
+        uint64_t asked = sim->now_ns;
+        MC_ASSERT(mc_ops_get_session_read(process->ops, &item, 1) == MC_OK);
+        own = item.status == MC_OK ? range.status : item.status;
+        ended(client, "read of a get session", own, asked, 1);
+        sim_sleep(process, sim_between(sim, 0, sim->profile.lease_ms * MC_MS));
+    }
+    if (own == MC_OK && !process->dead) {
+        SIM_COUNT(sim, get_sessions_ok);
+        sim_oracle_read_part(sim, process->name, key, bytes, size, began);
+    }
+    if (!process->dead) {
+        MC_ASSERT(mc_ops_get_session_end(process->ops, &name, 1) == MC_OK);
     }
 }
 
@@ -499,6 +588,8 @@ static void operate(struct sim_client *client) {
         exist(client, sim_odds(sim, 50) ? 1 : some);
     } else if (pick < 86 && sim_odds(sim, 60)) {
         put_on_terms(client);
+    } else if (pick < 86 && sim_odds(sim, 40)) {
+        put_session(client);
     } else if (pick < 86) {
         list(client);
     } else if (pick < 88) {
@@ -509,6 +600,8 @@ static void operate(struct sim_client *client) {
         remove_many(client);
     } else if (pick < 95 || sim->profile.reuse_addresses) { /* a view has no checksum */
         look(client);
+    } else if (sim_odds(sim, 40)) {
+        get_session(client);
     } else {
         view(client);
     }

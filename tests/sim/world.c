@@ -8,6 +8,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "sim/sim.h"
@@ -122,7 +123,8 @@ static uint64_t process_now(const struct mc_clock *clock) {
 }
 
 static uint64_t process_wall(const struct mc_clock *clock) {
-    return process_now(clock) / MC_MS;
+    const struct sim_process *process = mc_container_of(clock, struct sim_process, clock);
+    return process->sim->now_ns / MC_MS + process->wall_ms;
 }
 
 static const struct mc_clock *port_clock(struct mc_port *port) {
@@ -221,7 +223,7 @@ static uint64_t world_now(const struct mc_clock *clock) {
 }
 
 static uint64_t world_wall(const struct mc_clock *clock) {
-    return world_now(clock) / MC_MS;
+    return world_now(clock) / MC_MS + mc_container_of(clock, struct sim, clock)->wall_ms;
 }
 
 static void master_start(struct sim *sim) {
@@ -248,6 +250,10 @@ static void master_start(struct sim *sim) {
     config.offload_on_evict = profile->offload_on_evict;
     config.offload_force_evict = profile->offload_force;
     config.offload_high_watermark_ratio = profile->offload_watermark;
+    config.promotion_on_hit = profile->promote;
+    config.promotion_admission_threshold = 2;
+    config.enable_multi_tenants = profile->quota > 0;
+    config.tenant_quota_policy = sim->quotas;
     config.seed = mc_rng_next(&sim->rng) | 1;
     config.break_mode = sim->options.master_break;
     sim->master = mc_master_create(&config, &sim->clock, NULL);
@@ -366,6 +372,21 @@ static void turn_bit(struct sim *sim, struct sim_node *node) {
     }
 }
 
+/* Anybody's wall clock, by up to an hour; and that of a client or node which no longer knows how
+ * much time has passed takes it for more than it was. */
+static void jump(struct sim *sim, struct sim_process *process) {
+    SIM_COUNT(sim, clock_jumps);
+    uint64_t by_ms = sim_between(sim, 0, 2 * 3600 * 1000) - 3600 * 1000ull;
+    if (sim_odds(sim, 30)) {
+        sim->wall_ms += by_ms;
+    } else if (sim_odds(sim, 50)) {
+        process->wall_ms += by_ms;
+    } else {
+        process->clock_lag_ns -= sim_between(sim, 0, 3 * MC_SEC);
+    }
+    sim_trace(sim, "a clock jumps, of the master or of %s", process->name);
+}
+
 static void fault_event(struct sim *sim, void *arg, uint64_t word) {
     if (sim->closing || sim->calm) {
         return;
@@ -374,7 +395,7 @@ static void fault_event(struct sim *sim, void *arg, uint64_t word) {
     struct sim_node *node = &sim->nodes[mc_rng_below(&sim->rng, SIM_NODES)];
     struct sim_client *client = &sim->clients[mc_rng_below(&sim->rng, SIM_CLIENTS)];
     unsigned all = p->crash_client + p->crash_node + p->crash_master + p->cut + p->leave +
-                   p->power + p->bit_rot;
+                   p->power + p->jump + p->bit_rot;
     unsigned pick = all > 0 ? (unsigned)mc_rng_below(&sim->rng, all) : 0;
     if (all == 0) {
         return;
@@ -391,6 +412,8 @@ static void fault_event(struct sim *sim, void *arg, uint64_t word) {
         leave(sim, node);
     } else if ((pick -= p->leave) < p->power) {
         cut_power(sim, node);
+    } else if ((pick -= p->power) < p->jump) {
+        jump(sim, sim_odds(sim, 30) ? &node->process : &client->process);
     } else {
         turn_bit(sim, node);
     }
@@ -417,6 +440,7 @@ static void choose_faults(struct sim *sim) {
     p->crash_master = one_of(sim, 0, 0, 2);
     p->cut = one_of(sim, 0, 2, 4);
     p->leave = one_of(sim, 0, 0, 1);
+    p->jump = one_of(sim, 0, 0, 2);
     if (p->ssd) {
         p->power = one_of(sim, 0, 2, 4);
         p->bit_rot = one_of(sim, 0, 0, 3);
@@ -430,6 +454,9 @@ static void choose_ssd(struct sim *sim) {
     struct sim_profile *p = &sim->profile;
     p->ssd = sim->options.ssd && sim_odds(sim, 50);
     p->offload_on_evict = sim_odds(sim, 50);
+    p->promote = p->ssd && sim_odds(sim, 50);
+    p->backend = (const char *[]){"bucket_storage_backend", "file_per_key_storage_backend",
+                                  "offset_allocator_storage_backend"}[one_of(sim, 0, 1, 2)];
     p->offload_watermark = sim_odds(sim, 25) ? p->watermark / 2 : 0;
     p->disk_slowness = 1;
     p->disk_bytes = one_of(sim, 48, 128, 512) << 10;
@@ -465,6 +492,9 @@ static void choose_profile(struct sim *sim) {
     p->release_ms = p->timeout_ms + SIM_LATE_NS / MC_MS + one_of(sim, 500, 1500, 4000);
     p->force = sim_odds(sim, 40);
     p->drains = sim_odds(sim, 40);
+    /* of one put to all that there is */
+    p->quota =
+        sim_odds(sim, 25) ? sim_between(sim, SIM_VALUE_MAX, SIM_NODES * p->segment_bytes) : 0;
     choose_ssd(sim);
     p->reuse_addresses = p->checksum && sim_odds(sim, 50);
     if (p->faulty) {
@@ -507,6 +537,19 @@ static void set_up_process(struct sim *sim, struct sim_process *process, const c
     snprintf(process->name, sizeof(process->name), "%s%u", kind, index);
 }
 
+/* A file of the real disk, as the master wants it. */
+static void write_quotas(struct sim *sim) {
+    if (sim->profile.quota == 0) {
+        return;
+    }
+    snprintf(sim->quotas, sizeof(sim->quotas), "/tmp/mc_sim_quotas_%d.yaml", (int)getpid());
+    FILE *file = fopen(sim->quotas, "w");
+    MC_ASSERT(file != NULL);
+    fprintf(file, "version: 1\n\ntenants:\n  - name: \"default\"\n    quota: %llu\n",
+            (unsigned long long)sim->profile.quota);
+    fclose(file);
+}
+
 static struct sim *set_up(const struct sim_options *options, struct sim_result *result) {
     struct sim *sim = mc_zalloc(sizeof(*sim));
     sim->options = *options;
@@ -516,6 +559,7 @@ static struct sim *set_up(const struct sim_options *options, struct sim_result *
     mc_rng_seed(&sim->rng, options->seed);
     choose_profile(sim);
     sim->calm = !sim->profile.faulty;
+    write_quotas(sim);
     master_start(sim);
     for (unsigned i = 0; i < SIM_NODES; i++) {
         sim->nodes[i].index = i;
@@ -556,6 +600,9 @@ static void take_down(struct sim *sim) {
         event.fire(sim, event.arg, event.word);
     }
     master_lose(sim);
+    if (sim->profile.quota > 0) {
+        (void)unlink(sim->quotas);
+    }
     MC_ASSERT(sim->mapped_count == 0);
     mc_arena_free(&sim->master_arena);
     mc_arena_free(&sim->spy_arena);
