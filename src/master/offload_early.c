@@ -31,7 +31,7 @@ static bool look_at_next(struct mc_call *call, struct mc_shard *shard, unsigned 
         return false;
     }
     shard->offload_hand[list] = next;
-    if (mc_object_drop_dead(call->m, shard, o)) {
+    if (mc_object_drop_dead(call->m, shard, o) && !mc_offload_failed(o)) { /* eviction may retry */
         (void)mc_offload_queue(call, shard, o, call->m->config.offloading_queue_limit);
     }
     return true;

@@ -198,7 +198,8 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
     group_names(&b, groups);
     struct mc_replicate_config config = {.replica_num = sim_odds(sim, 40) ? 2 : 1,
                                          .with_soft_pin = sim_odds(sim, 10),
-                                         .with_hard_pin = sim_odds(sim, 2),
+                                         .with_hard_pin =
+                                             sim_odds(sim, 2) && sim->profile.quota == 0,
                                          .group_ids = groups,
                                          .group_id_count = b.count};
     enum mc_status status = mc_ops_put(process->ops, b.items, b.count, &config, upsert);
@@ -316,12 +317,12 @@ static void put_on_terms(struct sim_client *client) {
     enum mc_status known = MC_OK;
     unsigned terms = (unsigned)mc_rng_below(&sim->rng, 3);
     group_names(&b, &group);
-    struct mc_replicate_config config = {.ttl_ms =
-                                             sim_odds(sim, 60) ? sim_between(sim, 1, 2000) : 0,
-                                         .with_hard_pin = sim_odds(sim, 10),
-                                         .with_soft_pin = sim_odds(sim, 20),
-                                         .group_ids = &group,
-                                         .group_id_count = 1};
+    struct mc_replicate_config config = {
+        .ttl_ms = sim_odds(sim, 60) ? sim_between(sim, 1, 2000) : 0,
+        .with_hard_pin = sim_odds(sim, 10) && sim->profile.quota == 0,
+        .with_soft_pin = sim_odds(sim, 20),
+        .group_ids = &group,
+        .group_id_count = 1};
     uint64_t began = sim->now_ns;
     uint64_t size = some_size(sim, b.keys[0]);
     /* before anything waits: the oracle wants values in the order of operations */
