@@ -177,7 +177,7 @@ static void copy_ended(struct sim *sim, const struct mw_a_client_key *args, int3
     for (size_t i = 0; error == 0 && i < sim->extent_count; i++) {
         struct sim_extent *e = &sim->extents[i];
         if (e->key == key && e->known && copied(e) && mc_uuid_eq(e->copier, args->client)) {
-            if (!mc_uuid_eq(e->writer, sim->writer_of[key])) {
+            if (key != SIM_NO_KEY && !mc_uuid_eq(e->writer, sim->writer_of[key])) {
                 breach(sim, "a copy of %s was ended after the object had been replaced",
                        name_of(key));
             }
