@@ -111,8 +111,9 @@ int mc_admin_job(struct mc_master *m, const char *job, struct mc_buf *out) {
     mc_buf_printf(out,
                   "],\"succeeded_units\":%" PRIu64 ",\"failed_units\":%" PRIu64
                   ",\"blocked_units\":%" PRIu64 ",\"active_units\":%" PRIu64
-                  ",\"migrated_bytes\":%" PRIu64 ",\"message\":",
-                  info.succeeded, info.failed, info.blocked, info.active, info.migrated_bytes);
+                  ",\"migrated_bytes\":%" PRIu64 ",\"disk_only_units\":%" PRIu64 ",\"message\":",
+                  info.succeeded, info.failed, info.blocked, info.active, info.migrated_bytes,
+                  info.disk_only);
     mc_json_string(out, info.message);
     mc_buf_puts(out, ",\"error_code\":0,\"error_message\":\"\"}");
     mc_arena_free(&arena);

@@ -46,6 +46,11 @@ struct job {
     struct mc_vec segments, targets; /* of struct mc_str, owned */
     uint64_t max_concurrency;
     uint64_t succeeded, failed, migrated_bytes;
+    /* Objects that only the SSDs of the segments' clients have: they are not moved, and go with
+     * their nodes. As of the last whole walk, and in this one. */
+    uint64_t disk_only, disk_only_in_walk;
+    struct mc_uuid clients[MC_DRAIN_SEGMENTS_MAX];
+    size_t client_count;
     uint64_t blocked, blocked_in_walk, found_in_walk;
     uint64_t failures_in_a_row;
     const char *message;
@@ -142,9 +147,10 @@ static void end_locked(struct mc_call *call, struct job *job, enum mc_job_status
     for (size_t i = 0; i < job->segments.count; i++) {
         struct mc_str name = name_at(&job->segments, i);
         mc_segments_set_status(call->m, name, MC_SEGMENT_DRAINING, segments_become);
-        mc_info("a drain of a segment has ended: segment=%.*s how=%s moved=%llu bytes=%llu",
+        mc_info("a drain of a segment has ended: segment=%.*s how=%s moved=%llu bytes=%llu "
+                "disk_only=%llu",
                 (int)name.len, name.ptr, message, (unsigned long long)job->succeeded,
-                (unsigned long long)job->migrated_bytes);
+                (unsigned long long)job->migrated_bytes, (unsigned long long)job->disk_only);
     }
     drop_queue(job);
     job->status = status;
@@ -196,11 +202,26 @@ static int replica_there(const struct job *job, struct mc_object *o, bool *busy)
     return found;
 }
 
+static bool only_on_their_disks(const struct job *job, struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        bool theirs = false;
+        for (size_t c = 0; r->type == MC_REPLICA_LOCAL_DISK && c < job->client_count; c++) {
+            theirs = theirs || mc_uuid_eq(r->segment->client, job->clients[c]);
+        }
+        if (!theirs) {
+            return false;
+        }
+    }
+    return o->replica_count > 0;
+}
+
 static bool look(void *ctx, struct mc_shard *shard, struct mc_object *o) {
     struct walk *walk = ctx;
     struct job *job = walk->job;
     bool busy = mc_replicating(o);
     if (replica_there(job, o, &busy) < 0) {
+        job->disk_only_in_walk += only_on_their_disks(job, o);
         return true;
     }
     job->found_in_walk++;
@@ -227,6 +248,7 @@ static void walked_locked(struct mc_call *call, struct job *job) {
     uint64_t extents = 0;
     bool lost = false;
     job->blocked = job->blocked_in_walk;
+    job->disk_only = job->disk_only_in_walk;
     for (size_t i = 0; i < job->segments.count; i++) {
         struct mc_str name = name_at(&job->segments, i);
         int32_t segment;
@@ -241,8 +263,19 @@ static void walked_locked(struct mc_call *call, struct job *job) {
         end_locked(call, job, MC_JOB_SUCCEEDED, MC_SEGMENT_DRAINED, "Drain job finished");
     }
     job->walk_after_ms = call->now_ms + WALK_PAUSE_MS;
-    job->found_in_walk = job->blocked_in_walk = 0;
+    job->found_in_walk = job->blocked_in_walk = job->disk_only_in_walk = 0;
     job->next_shard = 0;
+}
+
+static void find_clients_locked(struct mc_master *m, struct job *job) {
+    job->client_count = 0;
+    pthread_rwlock_rdlock(&m->segments_lock);
+    for (size_t i = 0; i < m->segment_count && job->client_count < MC_DRAIN_SEGMENTS_MAX; i++) {
+        if (contains(&job->segments, m->segments[i]->info.name)) {
+            job->clients[job->client_count++] = m->segments[i]->client;
+        }
+    }
+    pthread_rwlock_unlock(&m->segments_lock);
 }
 
 /* Goes on with the walk until there is enough to do. */
@@ -251,6 +284,9 @@ static void walk_locked(struct mc_call *call, struct job *job) {
     uint64_t objects = 0;
     if (job->next_shard == 0 && call->now_ms < job->walk_after_ms) {
         return;
+    }
+    if (job->next_shard == 0) {
+        find_clients_locked(call->m, job);
     }
     while (job->next_shard < MC_SHARDS && objects < OBJECTS_PER_TICK &&
            job->queue_count < CANDIDATES_MAX) {
@@ -476,6 +512,7 @@ enum mc_status mc_master_job(struct mc_master *m, struct mc_uuid id, struct mc_a
                                            .blocked = job->blocked,
                                            .active = job->active_count,
                                            .migrated_bytes = job->migrated_bytes,
+                                           .disk_only = job->disk_only,
                                            .message = mc_str_from(job->message)};
     }
     pthread_mutex_unlock(&drains->lock);

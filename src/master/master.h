@@ -201,6 +201,7 @@ struct mc_master_job_info { /* strings live in the arena passed in */
      * being written, copied, or there is no other place); being moved now. */
     uint64_t succeeded, failed, blocked, active;
     uint64_t migrated_bytes;
+    uint64_t disk_only; /* objects that only the SSDs of these nodes have: not moved */
     struct mc_str message;
 };
 /* MC_JOB_NOT_FOUND. */

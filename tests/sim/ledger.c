@@ -509,10 +509,38 @@ static bool is_mounted(struct sim *sim, const struct sim_region *region) {
     return found;
 }
 
-void sim_ledger_drained(struct sim *sim, const struct sim_node *node) {
+static uint64_t only_on_disk_of(struct sim *sim, const struct sim_node *node) {
+    struct mc_arena arena = {0};
+    uint64_t count = 0;
+    for (unsigned key = 0; key < SIM_KEYS; key++) {
+        struct mw_replica_list list;
+        if (mc_master_peek(sim->master, MC_STR("default"), mc_str_from(sim_key_name(key)), &arena,
+                           &list) == MC_OK) {
+            const struct mw_replica *r = list.replicas.items;
+            size_t theirs = 0;
+            for (size_t i = 0; i < list.replicas.count; i++) {
+                theirs += r[i].tag == MW_TAG_LOCAL_DISK &&
+                          mc_uuid_eq(r[i].local_disk.client_id, node->process.id);
+            }
+            count += theirs > 0 && theirs == list.replicas.count;
+        }
+    }
+    mc_arena_free(&arena);
+    return count;
+}
+
+void sim_ledger_drained(struct sim *sim, const struct sim_node *node, uint64_t disk_only) {
     if (sim->profile.reuse_addresses || node->region == NULL || !is_mounted(sim, node->region)) {
         return; /* promises about memory that was there before cannot be told apart */
     }
+    /* more may be told of: what a dead process of that name has, or names in which a bit has turned
+     */
+    uint64_t left = only_on_disk_of(sim, node);
+    if (left > disk_only) {
+        breach(sim, "%s is drained, and only its disk has %llu objects, not %llu",
+               node->process.name, (unsigned long long)left, (unsigned long long)disk_only);
+    }
+    sim->result->coverage.left_on_disk += disk_only;
     for (size_t i = 0; i < sim->extent_count; i++) {
         const struct sim_extent *e = &sim->extents[i];
         if (e->known && promised(e, sim_now_ms(sim)) &&

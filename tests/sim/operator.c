@@ -2,7 +2,8 @@
  * The operator: now and then he drains a node and, when that has succeeded, has it leave.
  *
  * A drained node is one where nobody can be reading or writing any more: of everything that the
- * ledger has promised, nothing is there. In a calm cluster no drain goes on.
+ * ledger has promised, nothing is there. What only its disk has goes with it, and the master says
+ * how much that is. In a calm cluster no drain goes on.
  */
 #include "sim/sim.h"
 
@@ -22,11 +23,11 @@ static void begin(struct sim *sim) {
     }
 }
 
-static void drained(struct sim *sim) {
+static void drained(struct sim *sim, uint64_t disk_only) {
     struct sim_node *node = sim->draining;
     SIM_COUNT(sim, drains_succeeded);
     sim_trace(sim, "%s is drained", node->process.name);
-    sim_ledger_drained(sim, node);
+    sim_ledger_drained(sim, node, disk_only);
     node->leaving = node->up;
 }
 
@@ -44,7 +45,7 @@ void sim_operator_tick(struct sim *sim) {
     MC_ASSERT(known == MC_OK);
     sim_note(sim, (uint64_t)job.status + job.succeeded);
     if (job.status == MC_JOB_SUCCEEDED) {
-        drained(sim);
+        drained(sim, job.disk_only);
         sim->draining = NULL;
     } else if (job.status == MC_JOB_FAILED) {
         SIM_COUNT(sim, drains_failed);

@@ -84,7 +84,7 @@ struct sim_options {
     X(disk_reads) X(disk_read_failures) X(peer_calls) \
     X(disk_writes) X(disk_errors) X(disks_full) \
     X(sectors_lost) X(names_lost) X(bits_turned) \
-    X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned) X(promotions)
+    X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned) X(promotions) X(left_on_disk)
 /* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
@@ -403,7 +403,8 @@ void sim_oracle_conclude(struct sim *sim);
 void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request,
                     struct mc_str reply, uint64_t operation);
 void sim_ledger_master_lost(struct sim *sim);
-/* The master says that nobody reads or writes on the node any more. */
-void sim_ledger_drained(struct sim *sim, const struct sim_node *node);
+/* The master says that nobody reads or writes on the node any more, and how many objects only its
+ * disk has. */
+void sim_ledger_drained(struct sim *sim, const struct sim_node *node, uint64_t disk_only);
 
 #endif

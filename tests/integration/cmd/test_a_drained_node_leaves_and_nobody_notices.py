@@ -77,7 +77,7 @@ def a_node_leaves(closing, scratch):
     answer = json.loads(body)
     check_equal(list(answer), ["success", "job_id", "type", "type_name", "status", "status_name", "created_at_ms_epoch",
                                "last_updated_at_ms_epoch", "segments", "succeeded_units", "failed_units", "blocked_units",
-                               "active_units", "migrated_bytes", "message", "error_code", "error_message"], "members")
+                               "active_units", "migrated_bytes", "disk_only_units", "message", "error_code", "error_message"], "members")
     check_equal((answer["status_name"], answer["segments"], answer["failed_units"]), ("SUCCEEDED", [nodes[0].name], 0), "job")
     check(answer["succeeded_units"] > 0 and answer["migrated_bytes"] > 0, f"nothing was moved: {answer}")
 
