@@ -26,6 +26,8 @@ static struct mc_engine *engine_on(const char *nics, uint16_t port) {
     options.host = "127.0.0.1";
     options.rpc_port = port;
     options.reactors = 1;
+    /* A machine under load is no NIC that hangs. */
+    options.policy = "{\"attempt_timeout_ms\": 60000}";
     assert_ok(mc_engine_create_with(&options, table, 1, &engine));
     return engine;
 }
