@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What upstream's Python modules have by name, ours have too, for the same parameters: every public class, method, property and
-function of the modules below that its wheel holds. Each of them that is in an extension module occurs in tests/python/contract. Without torch (tools/torch) the modules that need it are left out."""
+function of the modules below that its wheel holds. Each of them that is in an extension module occurs in tests/python/contract, and no module is missing without a word. Without torch (tools/torch) the modules that need it are left out."""
 import glob
 import json
 import os
@@ -22,6 +22,9 @@ ELSEWHERE = {
         "apply_backend", "dump_te_topology", "dump_tent_topology", "parse_args", "resolve_backend",
         "sanitize_tent_conf_for_discover")},
 }
+# Modules of upstream's package that ours has not: docs/compatibility.md says why.
+ABSENT = {"_fast_copy.c", "dataproto_catalog", "ep", "pg", "mooncake_ep_buffer", "mooncake_elastic_buffer", "mooncake_connector_v1",
+          "vllm_v1_proxy_server", "mooncake_ssd_register", "mooncake_ssd_unregister", "spdk_tgt_create", "reshard"}
 LIST = """
 import enum, importlib, inspect, json, sys
 def shape(function):
@@ -67,6 +70,12 @@ def names(python, env):
     return json.loads(line[0][6:])
 
 
+def modules(package):
+    """What a package holds, by name: modules and programs; libraries are its own business."""
+    found = {re.sub(r"(\.cpython\S*|\.abi3)?\.(py|so|pyi)$", "", name) for name in os.listdir(package)}
+    return {name for name in found if not name.startswith(("__", "lib")) and name != "py.typed"}
+
+
 def untested(names):
     """What of the two extension modules no contract test speaks of."""
     said = set()
@@ -107,6 +116,9 @@ def main():
             wrong.append(f"{name}: {ours[name]}, upstream's {shape}")
     print(f"{compared} names of {len([n for n in theirs if '.' not in n])} modules compared")
     wrong += [f"{name} has no contract test" for name in untested(theirs)]
+    own = modules(os.path.join(build, "python", "mooncake"))
+    wrong += [f"the module {name} is neither here nor said to be absent" for name in modules(wheel.package) - own - ABSENT]
+    wrong += [f"the module {name} is here and said to be absent" for name in own & ABSENT]
     print("\n".join(wrong))
     return int(bool(wrong) or compared < 300)
 
