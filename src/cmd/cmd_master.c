@@ -7,6 +7,7 @@
  */
 #include "cmd/cmd.h"
 #include "cmd/master_options.h"
+#include "cmd/quota_etcd.h"
 
 #include "base/log.h"
 
@@ -42,9 +43,19 @@ static int serve(const char *program, const struct mc_master_options *options) {
         return MC_EXIT_FAILED;
     }
     mc_cmd_catch_signals();
-    struct mc_master_service *service;
-    enum mc_status status = mc_master_service_start(&config, &service);
+    struct mc_master_service *service = NULL;
+    struct mc_quota_store *quotas = &config.core.tenant_quota_store;
+    enum mc_status status = MC_OK;
+    if (options->enable_multi_tenants &&
+        strcmp(options->tenant_quota_connector_type, "etcd") == 0) {
+        status =
+            mc_quota_etcd_open(options->tenant_quota_connector_uri, options->cluster_id, quotas);
+    }
+    if (status == MC_OK) {
+        status = mc_master_service_start(&config, &service);
+    }
     if (status != MC_OK) { /* who decided it has logged it, with the port */
+        mc_quota_etcd_close(quotas);
         return mc_cmd_fail(program, MC_EXIT_FAILED, "the master cannot start: %s",
                            mc_status_text(status));
     }
@@ -53,6 +64,7 @@ static int serve(const char *program, const struct mc_master_options *options) {
     }
     mc_info("master stops on a signal");
     mc_master_service_stop(service);
+    mc_quota_etcd_close(quotas);
     return 0;
 }
 

@@ -274,8 +274,6 @@ const char *mc_master_options_unsupported(const struct mc_master_options *o) {
         {o->enable_oplog, "enable_oplog: this build has no op log"},
         {o->enable_snapshot, "enable_snapshot: this build has no snapshots"},
         {o->enable_snapshot_restore, "enable_snapshot_restore: this build has no snapshots"},
-        {o->enable_multi_tenants && strcmp(o->tenant_quota_connector_type, "file") != 0,
-         "tenant_quota_connector_type: this build has only the connector 'file'"},
         {o->enable_cxl, "enable_cxl: this build has no CXL memory"},
         {strcmp(o->memory_allocator, "offset") != 0,
          "memory_allocator: this build has only the allocator 'offset'"},

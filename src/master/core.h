@@ -337,7 +337,7 @@ static inline void mc_count(struct mc_metric *metric, int64_t n) {
 /* ---- tenants.c: no effect where m->tenants is NULL ---- */
 
 /* NULL with the reason in the log. */
-struct mc_tenants *mc_tenants_create(const char *policy_path);
+struct mc_tenants *mc_tenants_create(const struct mc_master_config *config);
 void mc_tenants_destroy(struct mc_tenants *tenants);
 /* Takes `bytes` of the tenant's quota, of which `credit` will be given back when what they replace
  * goes. MC_TENANT_NOT_REGISTERED, MC_TENANT_QUOTA_EXCEEDED. */
@@ -358,17 +358,18 @@ struct mc_tenant_audit *mc_tenant_audit_begin(struct mc_master *m);
 void mc_tenant_audit_add(struct mc_tenant_audit *audit, struct mc_object *o);
 void mc_tenant_audit_end(struct mc_tenant_audit *audit, struct mc_buf *report);
 
-/* tenant_policy.c: the file of quotas. Unlike elsewhere "default" is spelt out. */
+/* tenant_policy.c: the file of quotas, or what `store` keeps when it has functions. Unlike
+ * elsewhere "default" is spelt out. */
 struct mc_tenant_policy {
     char *name;
     uint64_t bytes;
 };
 /* MC_FILE_OPEN_FAIL, MC_FILE_READ_FAIL or MC_INVALID_PARAMS, logged with file and line. */
-enum mc_status mc_tenant_policy_load(const char *path, struct mc_tenant_policy **out,
-                                     size_t *count);
+enum mc_status mc_tenant_policy_load(const char *path, const struct mc_quota_store *store,
+                                     struct mc_tenant_policy **out, size_t *count);
 /* Atomically. MC_PERSISTENT_FAIL, logged. */
-enum mc_status mc_tenant_policy_save(const char *path, const struct mc_tenant_policy *all,
-                                     size_t count);
+enum mc_status mc_tenant_policy_save(const char *path, const struct mc_quota_store *store,
+                                     const struct mc_tenant_policy *all, size_t count);
 void mc_tenant_policy_free(struct mc_tenant_policy *all, size_t count);
 
 /* ---- index.c ---- */

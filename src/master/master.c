@@ -90,8 +90,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
         mc_error("master configuration: %s", fault);
         return NULL;
     }
-    if (config->enable_multi_tenants &&
-        (tenants = mc_tenants_create(config->tenant_quota_policy)) == NULL) {
+    if (config->enable_multi_tenants && (tenants = mc_tenants_create(config)) == NULL) {
         return NULL;
     }
     struct mc_rng rng;

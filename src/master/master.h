@@ -26,6 +26,13 @@ struct mc_object_event {
     struct mc_str key;
 };
 
+/* Keeps the text of the tenants' quotas, where that is no file. Calls may block for seconds. */
+struct mc_quota_store {
+    enum mc_status (*load)(void *ctx, struct mc_buf *text); /* an empty text: there is none yet */
+    enum mc_status (*save)(void *ctx, struct mc_str text);
+    void *ctx;
+};
+
 struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t default_kv_lease_ttl_ms;
     uint64_t default_kv_soft_pin_ttl_ms;
@@ -62,6 +69,7 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     uint64_t promotion_admission_threshold, promotion_queue_limit, promotion_max_per_heartbeat;
     bool enable_multi_tenants;       /* only tenants with a quota may write: docs/tenants.md */
     const char *tenant_quota_policy; /* path of the file with the quotas; must be there */
+    struct mc_quota_store tenant_quota_store; /* or where else they are; then the path is a name */
     /* An object that is read more often than dynamic_qps times a second, over a window, is copied
      * to another node until it has so many replicas in memory; the copies go when it is not any
      * more. Observing counts and copies nothing. */

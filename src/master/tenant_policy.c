@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -113,34 +112,53 @@ static enum mc_status read_document(struct reader *r) {
     return MC_OK;
 }
 
-enum mc_status mc_tenant_policy_load(const char *path, struct mc_tenant_policy **out,
-                                     size_t *count) {
-    struct reader r = {.path = path};
-    yaml_parser_t parser;
+static enum mc_status read_file(const char *path, struct mc_buf *text) {
     FILE *file = fopen(path, "re");
     if (!file) {
         mc_error("tenant quotas: cannot open file=%s errno=%d", path, errno);
         return MC_FILE_OPEN_FAIL;
     }
-    struct stat info;
-    enum mc_status status = MC_FILE_READ_FAIL;
-    if (fstat(fileno(file), &info) != 0 || info.st_size > FILE_MAX ||
-        !yaml_parser_initialize(&parser)) {
-        mc_error("tenant quotas: cannot read, or larger than 64 MiB file=%s", path);
-        fclose(file);
-        return status;
+    size_t n = 1;
+    while (n > 0 && text->len <= FILE_MAX) {
+        mc_buf_reserve(text, 64u << 10);
+        n = fread(text->data + text->len, 1, 64u << 10, file);
+        text->len += n;
     }
-    yaml_parser_set_input_file(&parser, file);
-    if (yaml_parser_load(&parser, &r.document)) {
-        status = read_document(&r);
-        yaml_document_delete(&r.document);
+    bool good = !ferror(file) && text->len <= FILE_MAX;
+    fclose(file);
+    if (!good) {
+        mc_error("tenant quotas: cannot read, or larger than 64 MiB file=%s", path);
+    }
+    return good ? MC_OK : MC_FILE_READ_FAIL;
+}
+
+static enum mc_status parse(struct reader *r, struct mc_str text) {
+    yaml_parser_t parser;
+    enum mc_status status = MC_INVALID_PARAMS;
+    if (!yaml_parser_initialize(&parser)) {
+        return wrong(r, NULL, "no memory");
+    }
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text.ptr, text.len);
+    if (yaml_parser_load(&parser, &r->document)) {
+        status = read_document(r);
+        yaml_document_delete(&r->document);
     } else {
         mc_error("tenant quotas: %s file=%s line=%zu", parser.problem ? parser.problem : "no YAML",
-                 path, parser.problem_mark.line + 1);
-        status = MC_INVALID_PARAMS;
+                 r->path, parser.problem_mark.line + 1);
     }
     yaml_parser_delete(&parser);
-    fclose(file);
+    return status;
+}
+
+enum mc_status mc_tenant_policy_load(const char *path, const struct mc_quota_store *store,
+                                     struct mc_tenant_policy **out, size_t *count) {
+    struct reader r = {.path = path};
+    struct mc_buf text = {0};
+    enum mc_status status = store->load ? store->load(store->ctx, &text) : read_file(path, &text);
+    if (status == MC_OK && !(store->load && text.len == 0)) {
+        status = parse(&r, (struct mc_str){text.data, text.len});
+    }
+    mc_buf_free(&text);
     if (status != MC_OK) {
         mc_tenant_policy_free(r.all, r.count);
         return status;
@@ -201,15 +219,13 @@ static void sync_folder(const char *path) {
     free(folder);
 }
 
-enum mc_status mc_tenant_policy_save(const char *path, const struct mc_tenant_policy *all,
-                                     size_t count) {
-    struct mc_buf text = {0}, name = {0};
+static enum mc_status write_file(const char *path, struct mc_str text) {
+    struct mc_buf name = {0};
     enum mc_status status = MC_PERSISTENT_FAIL;
-    put_text(all, count, &text);
     mc_buf_printf(&name, "%s.tmp.%d", path, (int)getpid());
     const char *temporary = mc_buf_cstr(&name);
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    bool written = fd >= 0 && write_all(fd, text.data, text.len);
+    bool written = fd >= 0 && write_all(fd, text.ptr, text.len);
     if (fd >= 0) {
         close(fd);
     }
@@ -220,7 +236,16 @@ enum mc_status mc_tenant_policy_save(const char *path, const struct mc_tenant_po
         mc_error("tenant quotas: cannot write file=%s errno=%d", temporary, errno);
         unlink(temporary);
     }
-    mc_buf_free(&text);
     mc_buf_free(&name);
+    return status;
+}
+
+enum mc_status mc_tenant_policy_save(const char *path, const struct mc_quota_store *store,
+                                     const struct mc_tenant_policy *all, size_t count) {
+    struct mc_buf text = {0};
+    put_text(all, count, &text);
+    struct mc_str whole = {text.data, text.len};
+    enum mc_status status = store->save ? store->save(store->ctx, whole) : write_file(path, whole);
+    mc_buf_free(&text);
     return status;
 }

@@ -271,7 +271,8 @@ static enum mc_status save(struct mc_master *m, struct mc_str name, uint64_t byt
     for (size_t i = 0; i < n; i++) {
         policies[i] = (struct mc_tenant_policy){(char *)kept[i].name.ptr, kept[i].requested};
     }
-    enum mc_status status = mc_tenant_policy_save(m->tenants->path, policies, n);
+    enum mc_status status =
+        mc_tenant_policy_save(m->tenants->path, &m->config.tenant_quota_store, policies, n);
     mc_arena_free(&arena);
     return status;
 }
@@ -342,10 +343,11 @@ enum mc_status mc_master_tenant_delete(struct mc_master *m, struct mc_str name) 
     return status;
 }
 
-struct mc_tenants *mc_tenants_create(const char *path) {
+struct mc_tenants *mc_tenants_create(const struct mc_master_config *config) {
+    const char *path = config->tenant_quota_policy;
     struct mc_tenant_policy *policies;
     size_t count;
-    if (mc_tenant_policy_load(path, &policies, &count) != MC_OK) {
+    if (mc_tenant_policy_load(path, &config->tenant_quota_store, &policies, &count) != MC_OK) {
         return NULL;
     }
     struct mc_tenants *t = mc_zalloc(sizeof(*t));
