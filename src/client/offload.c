@@ -417,9 +417,8 @@ static void mark_failed(const struct mc_offload *off, struct group *g) {
 }
 
 static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_item *tasks,
-                                    size_t count, uint64_t bytes) {
+                                    size_t count, char *memory) {
     struct mc_arena arena = {0};
-    char *memory = mc_alloc(bytes + 1);
     struct group g = {.tasks = tasks, .count = count};
     g.slices = mc_arena_zalloc(&arena, count * sizeof(*g.slices));
     g.gets = mc_arena_zalloc(&arena, count * sizeof(*g.gets));
@@ -430,7 +429,6 @@ static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_item 
     mark_failed(off, &g);
     enum mc_status status = tell(off, tasks, g.objects, count, false);
     tell_lost(off);
-    free(memory);
     mc_arena_free(&arena);
     return status;
 }
@@ -438,6 +436,7 @@ static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_item 
 static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_item *tasks,
                                     size_t count) {
     enum mc_status status = MC_OK;
+    struct mc_buf memory = {0}; /* of one group after the other */
     for (size_t i = 0, n; i < count && status == MC_OK && !off->config.stop(off->config.stop_ctx);
          i += n) {
         uint64_t bytes = 0;
@@ -448,8 +447,10 @@ static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_item 
             }
             bytes += size;
         }
-        status = offload_group(off, &tasks[i], n, bytes);
+        mc_buf_reserve(&memory, bytes + 1);
+        status = offload_group(off, &tasks[i], n, memory.data);
     }
+    mc_buf_free(&memory);
     return status;
 }
 

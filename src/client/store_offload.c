@@ -4,6 +4,9 @@
  */
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -12,6 +15,9 @@
 #include "client/store_private.h"
 #include "te/te.h"
 
+#define NICENESS             10
+#define IOPRIO_WHO_PROCESS   1             /* as linux/ioprio.h has them, where it is installed */
+#define IOPRIO_LOWEST        (2 << 13 | 7) /* the last level of the class best effort */
 #define RPC_THREADS          4
 #define RETRY_NS             (1 * MC_SEC)
 #define DEFAULT_SCRUB_RATE   (8ull << 20) /* a terabyte in a day and a half */
@@ -110,8 +116,16 @@ static bool wait_for(struct mc_store_offload *off, uint64_t ns) {
     return going_on;
 }
 
+/* Puts and gets go first, at the processor and at the disk, if they contend for it. When memory is
+ * short of what was offloaded puts fail or wait, and leave this thread all it wants. */
+static void step_back(void) {
+    (void)setpriority(PRIO_PROCESS, 0, NICENESS); /* 0: this thread */
+    (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_LOWEST);
+}
+
 static void *worker_main(void *arg) {
     struct mc_store_offload *off = arg;
+    step_back();
     bool busy = false, complained = false;
     do {
         enum mc_status status = mc_offload_beat(off->offload, &busy);

@@ -27,7 +27,7 @@ SMALL = {
     "bench_sched": (["--seconds=0.005", "--rounds=1"], NUMBER, 5),
 }
 # Those that need more than a line here: the functions below; or hardware: they say so themselves.
-OTHERS = {"bench_te", "bench_store", "bench_master_rpc", "bench_tier"}
+OTHERS = {"bench_te", "bench_store", "bench_master_rpc", "bench_tier", "bench_offload"}
 NEEDS_HARDWARE = {"bench_rdma"}
 
 
@@ -77,6 +77,13 @@ def the_tier(closing, scratch):
     check_lines("bench_tier", text, rf"^tier\s+(write|read|read x1)\s+{NUMBER} GB/s", 4)
 
 
+def the_offload(closing, scratch):
+    place = scratch / "offload"
+    place.mkdir()
+    text = output_of("bench_offload", [place, "--rounds", "1", "--milliseconds", "20", "--size", "4096", "--segment", "64"])
+    check_lines("bench_offload", text, rf"^(put|get): {NUMBER} GB/s alone, {NUMBER} GB/s beside offloading", 2)
+
+
 def the_python_package(closing, scratch):
     if not (BIN.parent / "python" / "mooncake" / "store.abi3.so").exists():
         return
@@ -95,4 +102,4 @@ def none_is_forgotten(closing, scratch):
     check(built <= known, f"these have no line here: {sorted(built - known)}")
 
 
-main(the_simple_ones, the_transfer_engine, the_store, the_master, the_tier, the_python_package, none_is_forgotten)
+main(the_simple_ones, the_transfer_engine, the_store, the_master, the_tier, the_offload, the_python_package, none_is_forgotten)
