@@ -4,6 +4,7 @@
 #ifndef MC_TESTS_RPC_SUPPORT_H
 #define MC_TESTS_RPC_SUPPORT_H
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -12,7 +13,23 @@
 #include "rpc/frame.h"
 #include "support/support.h"
 
-enum { FN_ECHO = 1, FN_BAD_ARGUMENTS = 2, FN_COUNT_CALLS = 3, FN_GROW = 4, FN_SLEEP = 5 };
+enum {
+    FN_ECHO = 1,
+    FN_BAD_ARGUMENTS = 2,
+    FN_COUNT_CALLS = 3,
+    FN_GROW = 4,
+    FN_SLEEP = 5,
+    FN_WAIT = 6, /* until test_gate is open */
+};
+
+/* Whether a FN_WAIT has come in, and may go on. */
+static struct { _Atomic bool asked, open; } test_gate;
+
+static inline void test_wait_until(const _Atomic bool *flag) {
+    while (!atomic_load(flag)) {
+        usleep(1000);
+    }
+}
 
 static inline void test_handler(void *ctx, const struct mc_rpc_request *request,
                                 struct mc_rpc_reply *reply) {
@@ -40,6 +57,10 @@ static inline void test_handler(void *ctx, const struct mc_rpc_request *request,
     }
     case FN_SLEEP:
         usleep(200 * 1000);
+        break;
+    case FN_WAIT:
+        atomic_store(&test_gate.asked, true);
+        test_wait_until(&test_gate.open);
         break;
     default:
         reply->errc = MC_RPC_NOT_REGISTERED;

@@ -238,10 +238,12 @@ static void test_a_late_answer_is_never_anothers(void **state) {
     struct mc_buf reply = {0};
     enum mc_rpc_errc errc = MC_RPC_OK;
     uint64_t soon = mc_now_ns(mc_clock_system()) + 20 * MC_MS;
-    assert_int_equal(mc_rpc_call(client, FN_SLEEP, (struct mc_str){0}, soon, &reply, &errc),
+    atomic_store(&test_gate.open, false);
+    assert_int_equal(mc_rpc_call(client, FN_WAIT, (struct mc_str){0}, soon, &reply, &errc),
                      MC_RPC_TIMEOUT);
     assert_int_equal(errc, MC_RPC_TIMED_OUT);
     assert_int_equal(reply.len, 0);
+    atomic_store(&test_gate.open, true);
     test_echo(client, 1000, 5);
     assert_int_equal(calls_on_connection(client), 1);
     mc_buf_free(&reply);
@@ -249,9 +251,9 @@ static void test_a_late_answer_is_never_anothers(void **state) {
     mc_rpc_server_stop(s.server);
 }
 
-static void *sleep_call(void *arg) {
+static void *wait_call(void *arg) {
     struct mc_buf reply = {0};
-    assert_ok(mc_rpc_call(arg, FN_SLEEP, (struct mc_str){0}, test_deadline(), &reply, NULL));
+    assert_ok(mc_rpc_call(arg, FN_WAIT, (struct mc_str){0}, test_deadline(), &reply, NULL));
     mc_buf_free(&reply);
     return NULL;
 }
@@ -260,11 +262,14 @@ static void test_waiting_for_a_connection_ends_at_the_deadline(void **state) {
     struct test_server s = test_server_start((struct mc_rpc_server_config){0});
     struct mc_rpc_client *client = test_client(&s, 1);
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, sleep_call, client), 0);
-    usleep(50 * 1000);
+    atomic_store(&test_gate.asked, false);
+    atomic_store(&test_gate.open, false);
+    assert_int_equal(pthread_create(&thread, NULL, wait_call, client), 0);
+    test_wait_until(&test_gate.asked);
     struct mc_buf reply = {0};
     uint64_t soon = mc_now_ns(mc_clock_system()) + 10 * MC_MS;
     assert_int_equal(mc_rpc_call(client, FN_ECHO, MC_STR("x"), soon, &reply, NULL), MC_RPC_TIMEOUT);
+    atomic_store(&test_gate.open, true);
     pthread_join(thread, NULL);
     test_echo(client, 10, 1);
     mc_rpc_client_destroy(client);
