@@ -230,10 +230,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(a_peer_that_came_back_is_met_anew, set_up_impatient,
                                         tear_down),
     };
-    /* Its memory is addressed by addresses instead of offsets, as efa's is. */
+    /* Its memory is addressed by addresses instead of offsets, as efa's is. (To a key that it does
+     * not know it answers nothing: such a transfer ends with its deadline.) */
     const struct CMUnitTest by_address[] = {
         cmocka_unit_test_setup_teardown(every_byte_arrives, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(memory_that_is_gone_is_an_error, set_up, tear_down),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     setenv("MC_FABRIC_PROVIDER", "shm", 1);
