@@ -76,8 +76,6 @@ MC_MUST_USE enum mc_status mc_ops_remove(struct mc_ops *ops, const char *const *
 MC_MUST_USE enum mc_status mc_ops_remove_regex(struct mc_ops *ops, const char *pattern, bool force,
                                                uint64_t *removed);
 MC_MUST_USE enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *removed);
-/* It asks for what only our master knows. */
-bool mc_ops_config_is_ours(const struct mc_replicate_config *config);
 MC_MUST_USE enum mc_status mc_ops_inspect(struct mc_ops *ops, const char *const *keys, size_t count,
                                           struct mc_object_info *infos, enum mc_status *results);
 /* `page` begins zeroed; mooncake/store.h. */

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "client/ops.h"
+#include "client/replicate_config.h"
 
 /* What one operation needs of memory. Kept and used again, so that a warm client does not call
  * malloc for a key. The two replies alternate: what the last answer decoded to stays valid while
@@ -102,13 +103,6 @@ MC_MUST_USE enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_c
                                              bool upsert, const struct mc_replicate_config *config,
                                              uint64_t *expected, uint64_t stripe_over,
                                              uint64_t deadline_ns, struct mc_vec *answers);
-/* MC_INVALID_PARAMS when arrays of the configuration have not one entry a key. */
-MC_MUST_USE enum mc_status mc_ops_config_check(const struct mc_replicate_config *config,
-                                               size_t keys);
-static inline bool mc_ops_compares(const struct mc_replicate_config *config) {
-    return config != NULL &&
-           (config->condition == MC_PUT_IF_VERSION || config->condition == MC_PUT_IF_CHECKSUM);
-}
 /* An id that no other put has. */
 struct mc_uuid mc_ops_fresh_writer(struct mc_ops *ops);
 

@@ -92,30 +92,13 @@ void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
     }
 }
 
-bool mc_ops_config_is_ours(const struct mc_replicate_config *config) {
-    return config != NULL && (config->ttl_ms != 0 || config->condition != MC_PUT_ALWAYS);
-}
-
-enum mc_status mc_ops_config_check(const struct mc_replicate_config *config, size_t keys) {
-    if (config == NULL) {
-        return MC_OK;
-    }
-    if (config->group_ids != NULL && config->group_id_count != keys) {
-        return MC_INVALID_PARAMS;
-    }
-    if (mc_ops_compares(config) && (config->expected == NULL || config->expected_count != keys)) {
-        return MC_INVALID_PARAMS;
-    }
-    return (unsigned)config->condition <= MC_PUT_IF_CHECKSUM ? MC_OK : MC_INVALID_PARAMS;
-}
-
 enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
                                  const struct mw_a_batch_put_start *request, bool upsert,
                                  const struct mc_replicate_config *config, uint64_t *expected,
                                  uint64_t stripe_over, uint64_t deadline_ns,
                                  struct mc_vec *answers) {
     const struct mc_replicate_config nothing = {0};
-    bool ours = mc_ops_config_is_ours(config);
+    bool ours = mc_replicate_config_is_ours(config);
     if (!ours && stripe_over == 0) {
         return mc_ops_rpc_batch(ops, call, upsert ? MC_RPC_BatchUpsertStart : MC_RPC_BatchPutStart,
                                 request, answers, request->keys.count, deadline_ns, MC_OPS_ONCE);
@@ -130,7 +113,7 @@ enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
                                    .ttl_ms = config->ttl_ms,
                                    .condition = (uint8_t)config->condition,
                                    .stripe_over = stripe_over};
-    if (mc_ops_compares(config)) {
+    if (mc_replicate_config_compares(config)) {
         args.expected = (struct mc_vec){expected, request->keys.count};
     }
     enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_StartPuts, &args, answers,
@@ -326,7 +309,7 @@ static enum mc_status start_many(struct put_chunk *chunk, struct mc_vec *answers
         size_t number = chunk->first + (size_t)(chunk->keys[i].item - chunk->items);
         names[i] = chunk->keys[i].key;
         lengths[i] = chunk->keys[i].length;
-        expected[i] = mc_ops_compares(wanted) ? wanted->expected[number] : 0;
+        expected[i] = mc_replicate_config_compares(wanted) ? wanted->expected[number] : 0;
     }
     struct mw_a_batch_put_start args = {.client = chunk->writer,
                                         .keys = {names, chunk->count},
@@ -343,7 +326,7 @@ static void start(struct put_chunk *chunk) {
     struct mc_vec answers;
     enum mc_status status;
     struct put_key *keys = chunk->keys;
-    if (chunk->count == 1 && !mc_ops_config_is_ours(chunk->wanted) && !may_stripe(chunk)) {
+    if (chunk->count == 1 && !mc_replicate_config_is_ours(chunk->wanted) && !may_stripe(chunk)) {
         struct mw_a_put_start args = {.client = chunk->writer,
                                       .key = keys->key,
                                       .length = keys->length,
@@ -631,7 +614,7 @@ static void revoke(struct put_chunk *chunk) {
     for (size_t i = 0; i < n; i++) {
         bool gone = answer[i].error == MC_OK || answer[i].error == MC_OBJECT_NOT_FOUND;
         /* what it was to be compared with is gone, too */
-        if (keys[i]->misplaced && gone && !mc_ops_compares(chunk->wanted)) {
+        if (keys[i]->misplaced && gone && !mc_replicate_config_compares(chunk->wanted)) {
             keys[i]->state = PUT_AGAIN;
             mc_metric_add(&chunk->ops->counters.puts_replaced, 1);
         }
@@ -779,10 +762,10 @@ enum mc_status mc_ops_put(struct mc_ops *ops, struct mc_store_item *items, size_
     if (count > 0 && items == NULL) {
         return MC_INVALID_PARAMS;
     }
-    MC_TRY(mc_ops_config_check(config, count));
+    MC_TRY(mc_replicate_config_check(config, count));
     struct put_chunk chunk = {.ops = ops,
                               .call = mc_ops_begin(ops),
-                              .upsert = upsert || mc_ops_compares(config),
+                              .upsert = upsert || mc_replicate_config_compares(config),
                               .wanted = config};
     for (size_t done = 0; done < count;) {
         size_t taken = take_chunk(&chunk, items + done, count - done);

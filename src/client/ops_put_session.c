@@ -93,7 +93,7 @@ static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const stru
     for (size_t i = 0; i < n; i++) {
         names[i] = keys[i].key;
         lengths[i] = sizes[keys[i].index];
-        expected[i] = mc_ops_compares(config) ? config->expected[keys[i].index] : 0;
+        expected[i] = mc_replicate_config_compares(config) ? config->expected[keys[i].index] : 0;
         if (groups != NULL) {
             groups[i] = mc_str_from(config->group_ids[keys[i].index]);
         }
@@ -135,7 +135,7 @@ enum mc_status mc_ops_put_session_start(struct mc_ops *ops, const char *const *k
     if (count > 0 && (keys == NULL || sizes == NULL || results == NULL)) {
         return MC_INVALID_PARAMS;
     }
-    MC_TRY(mc_ops_config_check(config, count));
+    MC_TRY(mc_replicate_config_check(config, count));
     struct mc_ops_call *call = mc_ops_begin(ops);
     for (size_t done = 0; done < count;) {
         size_t n = mc_ops_chunk_keys(keys + done, count - done);

@@ -26,3 +26,21 @@ void mc_wire_replicate_config(struct mc_arena *arena, const struct mc_replicate_
     wire->preferred_segments =
         mc_wire_strings(arena, config->preferred_segments, config->preferred_segment_count);
 }
+
+bool mc_replicate_config_is_ours(const struct mc_replicate_config *config) {
+    return config != NULL && (config->ttl_ms != 0 || config->condition != MC_PUT_ALWAYS);
+}
+
+enum mc_status mc_replicate_config_check(const struct mc_replicate_config *config, size_t keys) {
+    if (config == NULL) {
+        return MC_OK;
+    }
+    if (config->group_ids != NULL && config->group_id_count != keys) {
+        return MC_INVALID_PARAMS;
+    }
+    if (mc_replicate_config_compares(config) &&
+        (config->expected == NULL || config->expected_count != keys)) {
+        return MC_INVALID_PARAMS;
+    }
+    return (unsigned)config->condition <= MC_PUT_IF_CHECKSUM ? MC_OK : MC_INVALID_PARAMS;
+}

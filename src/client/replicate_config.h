@@ -11,5 +11,14 @@ struct mc_vec mc_wire_strings(struct mc_arena *arena, const char *const *list, s
 /* All but the groups and the host, which are not in it for every call; config may be NULL. */
 void mc_wire_replicate_config(struct mc_arena *arena, const struct mc_replicate_config *config,
                               struct mw_replicate_config *wire);
+/* It asks for what only our master knows. */
+bool mc_replicate_config_is_ours(const struct mc_replicate_config *config);
+/* MC_INVALID_PARAMS when arrays of the configuration have not one entry a key. */
+MC_MUST_USE enum mc_status mc_replicate_config_check(const struct mc_replicate_config *config,
+                                                     size_t keys);
+static inline bool mc_replicate_config_compares(const struct mc_replicate_config *config) {
+    return config != NULL &&
+           (config->condition == MC_PUT_IF_VERSION || config->condition == MC_PUT_IF_CHECKSUM);
+}
 
 #endif

@@ -2,6 +2,7 @@
  * The store's public calls: thin over ops (client/ops.h), with the time of each call in a
  * histogram.
  */
+#include "client/replicate_config.h"
 #include "client/store_private.h"
 
 #include <stdatomic.h>
@@ -56,7 +57,7 @@ MC_PUBLIC char *mc_store_metrics(struct mc_store *s) {
 static enum mc_status put_items(struct mc_store *s, struct mc_store_item *items, size_t count,
                                 const struct mc_replicate_config *config, bool upsert) {
     if (s->dummy != NULL) {
-        if (mc_ops_config_is_ours(config)) {
+        if (mc_replicate_config_is_ours(config)) {
             return MC_UNAVAILABLE_IN_CURRENT_MODE;
         }
         return mc_dummy_client_put(s->dummy, items, count, config, upsert);

@@ -7,6 +7,7 @@
  * there; the counters equal what they count.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 struct extent {
     struct mc_segment *segment;

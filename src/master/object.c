@@ -7,6 +7,7 @@
  * extents in the heap of discarded ones, each with the time when it becomes free.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 #define DISCARDS_PER_TICK 65536u
 

@@ -12,6 +12,7 @@
  * Memory above the eviction's watermark takes nothing back. The queues' lock is a leaf.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 #define SKETCH_ROWS  4u
 #define SKETCH_WIDTH 65536u /* a power of two */

@@ -14,6 +14,7 @@
  * get new extents and the old ones are freed when the lease ends.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 #define EXPIRE_SHARDS_PER_TICK 64u
 #define QUOTA_ATTEMPTS         2u /* evictions for a put of a tenant that has used its quota */

@@ -12,6 +12,7 @@
  * have been read when it was something else.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 static int find_complete(struct mc_object *o, struct mc_str segment) {
     for (unsigned i = 0; i < o->replica_count; i++) {

@@ -13,6 +13,7 @@
  * The sweep finds out when that is; until it is through, the worst is assumed.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 #include <stdio.h>
 

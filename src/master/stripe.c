@@ -12,6 +12,7 @@
  *    copied nor offloaded.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 _Static_assert(MC_STRIPES_MAX < MC_MAX_REPLICAS,
                "a stripe that moves has a place beside the others");

@@ -4,6 +4,7 @@
  * new one.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 #include <errno.h>
 #include <fcntl.h>

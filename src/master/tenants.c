@@ -14,6 +14,7 @@
  * at it and the charge.
  */
 #include "master/core.h"
+#include "master/tenants.h"
 
 #include <inttypes.h>
 
