@@ -22,6 +22,23 @@ def own_memory():
     # A segment, which fills as objects come and go, is shared and does not count.
     with open("/proc/self/status") as f:
         return next(int(line.split()[1]) << 10 for line in f if line.startswith("RssAnon:"))
+class Ticker(threading.Thread):  # ticks a hundred times a second while it gets the GIL
+    def __init__(self):
+        super().__init__()
+        self.ticks, self.running = 0, True
+        self.start()
+        time.sleep(0.3)
+    def run(self):
+        while self.running:
+            time.sleep(0.01)
+            self.ticks += 1
+    def rate(self):
+        before, begin = self.ticks, time.monotonic()
+        time.sleep(1)
+        return (self.ticks - before) / (time.monotonic() - begin)
+    def stop(self):
+        self.running = False
+        self.join()
 """
 
 SCENARIOS = {}
@@ -77,19 +94,8 @@ here = {  # asks nobody, or a node's memory only
     "unmount_local_disk_segment", "unregister_buffer", "load_tensor_from_safetensor", "save_tensor_to_safetensor"}
 names = {n for n in dir(s) if not n.startswith("_") and "tensor" not in n}  # Those of tensors are Python over the others.
 assert names - set(calls) - here == set(), names - set(calls) - here
-ticks, running = [0], True
-def tick():
-    while running:
-        time.sleep(0.01)
-        ticks[0] += 1
-ticker = threading.Thread(target=tick)
-ticker.start()
-def ticks_a_second():
-    before, begin = ticks[0], time.monotonic()
-    time.sleep(1)
-    return (ticks[0] - before) / (time.monotonic() - begin)
-time.sleep(0.3)
-rate = ticks_a_second()
+ticker = Ticker()
+rate = ticker.rate()
 os.kill(pid, signal.SIGSTOP)
 def runs(thread):
     with open(f"/proc/{pid}/task/{thread}/stat") as stat:
@@ -105,21 +111,20 @@ try:
             if time.monotonic() - begin < 0.9:  # Some have a limit of their own, of a second.
                 slow.append((name, time.monotonic() - begin))
         threads.append(threading.Thread(target=run))
-    before, begin = ticks[0], time.monotonic()
+    before, begin = ticker.ticks, time.monotonic()
     for t in threads:
         t.start()
     time.sleep(STILL_S)
-    got = (ticks[0] - before) / (time.monotonic() - begin)
+    got = (ticker.ticks - before) / (time.monotonic() - begin)
     os.kill(pid, signal.SIGCONT)
     for t in threads:
         t.join()
     took = time.monotonic() - begin
-    rate = min(rate, ticks_a_second())  # Others may have begun to work on this machine.
+    rate = min(rate, ticker.rate())  # Others may have begun to work on this machine.
 finally:
     os.kill(pid, signal.SIGCONT)
-    running = False
+    ticker.stop()
     os.unlink(f"/dev/shm/mooncake-gil-{os.getpid()}")
-ticker.join()
 assert not slow, f"did not wait: {slow}"
 assert took < 20, took
 assert got >= 0.9 * rate, f"{got:.1f} ticks a second of {rate:.1f}"
@@ -159,19 +164,8 @@ calls = {
 }
 calls = {method: lambda method=method, given=given: getattr(e, method)(*given) for method, given in calls.items()}
 calls["get_batch_transfer_status"] = lambda: e.get_batch_transfer_status([e.batch_transfer_async_write(name, [p], [there], [10])])
-ticks, running = [0], True
-def tick():
-    while running:
-        time.sleep(0.01)
-        ticks[0] += 1
-ticker = threading.Thread(target=tick)
-ticker.start()
-def ticks_a_second():
-    before, begin = ticks[0], time.monotonic()
-    time.sleep(1)
-    return (ticks[0] - before) / (time.monotonic() - begin)
-time.sleep(0.3)
-rate = ticks_a_second()
+ticker = Ticker()
+rate = ticker.rate()
 os.kill(peer.pid, signal.SIGSTOP)
 os.waitid(os.P_PID, peer.pid, os.WSTOPPED)
 wrong = []
@@ -183,17 +177,16 @@ def run(method, call):
     if (took < 2 and not cached) or (answer != 0 and not cached):
         wrong.append((method, answer, took))
 threads = [threading.Thread(target=run, args=item) for item in calls.items()]
-before, begin = ticks[0], time.monotonic()
+before, begin = ticker.ticks, time.monotonic()
 for t in threads:
     t.start()
 time.sleep(2.5)
-got = (ticks[0] - before) / (time.monotonic() - begin)
+got = (ticker.ticks - before) / (time.monotonic() - begin)
 os.kill(peer.pid, signal.SIGCONT)
 for t in threads:
     t.join()
-rate = min(rate, ticks_a_second())
-running = False
-ticker.join()
+rate = min(rate, ticker.rate())
+ticker.stop()
 peer.stdin.close()
 peer.wait()
 assert not wrong, wrong
