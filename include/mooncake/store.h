@@ -43,7 +43,7 @@ struct mc_store;
 #define MC_STORE_BATCH_CHUNK 512
 
 struct mc_store_options {
-    const char *master;   /* "host:port"; default "127.0.0.1:50051" */
+    const char *master; /* "host:port"; default "127.0.0.1:50051" */
     /* "P2PHANDSHAKE" (default), "http://host:port/metadata" (or https), "etcd://host:port" or
      * "redis://host:port". */
     const char *metadata;
@@ -265,7 +265,8 @@ MC_MUST_USE enum mc_status mc_store_put_session_end(struct mc_store *s, const ch
 MC_MUST_USE enum mc_status mc_store_put_session_revoke(struct mc_store *s, const char *const *keys,
                                                        size_t count, enum mc_status *results);
 
-/* A get session holds the object's lease: every read comes from the same object. Reads renew the
+/* A get session holds the object's lease: every read comes from the same object, from memory or,
+ * where no memory has it, from the disks that had it when the session began. Reads renew the
  * lease; when it has ended (nothing was read for a lease's time, or the object went) a read is
  * MC_LEASE_EXPIRED and the session is over. Starting a session again renews it. */
 MC_MUST_USE enum mc_status mc_store_get_session_start(struct mc_store *s, const char *const *keys,
@@ -310,10 +311,12 @@ MC_MUST_USE enum mc_status mc_store_clear_replicas(struct mc_store *s, const cha
 
 /* ---- zero copy ---- */
 
-/* A read-only view of an object that lives on this host, without a copy. The view holds the
- * object's lease (renewed until released); when the lease is lost mc_store_view_valid() says so,
- * and bytes read since the last valid answer must be thrown away. MC_REPLICA_NOT_IN_LOCAL_MEMORY
- * when no replica can be mapped; MC_CHECKSUM_MISMATCH, when checksums are on. */
+/* A read-only view of an object that lives in memory of this host, without a copy. The view holds
+ * the object's lease (renewed until released); when the lease is lost mc_store_view_valid() says
+ * so, and bytes read since the last valid answer must be thrown away. Of an object that is on disk
+ * only the view is a copy in this process, valid until it is released.
+ * MC_REPLICA_NOT_IN_LOCAL_MEMORY when no replica can be mapped; MC_CHECKSUM_MISMATCH, when
+ * checksums are on; MC_ERR_NO_MEMORY. */
 struct mc_store_view {
     const void *data;
     size_t length;

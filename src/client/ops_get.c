@@ -214,32 +214,45 @@ static uint64_t carry_tried(const struct mc_get_key *key, const struct mc_vec *l
     return tried;
 }
 
-/* The answer to the renewal of a session's lease. Its replicas stay those that it began with, less
- * what the master does not name any more: no lease is on that. */
-static void session_renewed(struct mc_get_key *key, const struct mw_e_list *answer,
+/* The list still names the replica. That of a disk is known by its id: the bytes under it do not
+ * change. */
+static bool named_in(const struct mw_replica *mine, const struct mc_vec *list) {
+    const struct mw_replica *named = list->items;
+    for (size_t i = 0; i < list->count; i++) {
+        if (mc_ops_replica_readable(mine)
+                ? same_place(mine, &named[i])
+                : mine->id == named[i].id && mine->tag == named[i].tag &&
+                      mine->status == MC_REPLICA_COMPLETE && named[i].status == mine->status) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A session's replicas stay those that it began with, less what the master does not name any more:
+ * no lease is on that. Memory that was without a lease for a moment may be another object's now. */
+void mc_get_session_renewed(struct mc_get_key *key, const struct mw_e_list *answer,
                             uint64_t asked_ns, uint64_t answered_ns) {
     struct mw_replica *mine = key->list.replicas.items; /* the session's own copy */
-    const struct mw_replica *named = answer->value.replicas.items;
+    bool unbroken = answered_ns < key->lease_end_ns;
     size_t left = 0;
     for (size_t i = 0; i < key->list.replicas.count; i++) {
-        bool still = false;
-        for (size_t j = 0; answer->error == 0 && j < answer->value.replicas.count && !still; j++) {
-            still = mc_ops_replica_readable(&mine[i]) && same_place(&mine[i], &named[j]);
-        }
+        bool still = answer->error == 0 && (unbroken || mine[i].tag != MW_TAG_MEMORY) &&
+                     named_in(&mine[i], &answer->value.replicas);
         mine[i].status = still ? mine[i].status : MC_REPLICA_REMOVED;
         left += still;
     }
     if (key->striped_bytes > 0 && left < key->list.replicas.count) {
         left = 0;
     }
-    if (left == 0 || answered_ns >= key->lease_end_ns) {
+    if (left == 0) {
         mc_get_finish(key, MC_LEASE_EXPIRED);
         return;
     }
     take_lease(key, answer->value.lease_ttl_ms, asked_ns);
     if (key->replica != NULL && !mc_ops_replica_readable(key->replica)) {
         key->tried |= 1ull << key->replica_index;
-        start_over(key, MC_LEASE_EXPIRED);
+        start_over(key, MC_TRANSFER_FAIL);
     }
 }
 
@@ -248,7 +261,7 @@ static void session_renewed(struct mc_get_key *key, const struct mw_e_list *answ
 static void renewed(struct mc_get_key *key, const struct mw_e_list *answer, uint64_t striped_bytes,
                     bool same_version, uint64_t asked_ns, uint64_t answered_ns) {
     if (key->session != NULL) {
-        session_renewed(key, answer, asked_ns, answered_ns);
+        mc_get_session_renewed(key, answer, asked_ns, answered_ns);
         return;
     }
     if (answer->error != 0) {
@@ -275,26 +288,7 @@ static void renewed(struct mc_get_key *key, const struct mw_e_list *answer, uint
     }
 }
 
-/* Who has the key on SSD, or else in which file it is, copied: the answer's strings do not live as
- * long as the chunk. */
-static void note_disk(struct mc_get_chunk *chunk, struct mc_get_key *key) {
-    const struct mw_replica *replica = key->list.replicas.items;
-    for (size_t i = 0; key->disk.len == 0 && i < key->list.replicas.count; i++) {
-        if (replica[i].tag == MW_TAG_LOCAL_DISK && replica[i].status == MC_REPLICA_COMPLETE) {
-            key->disk = mc_arena_str(&chunk->call->arena, replica[i].local_disk.endpoint);
-            key->disk_size = replica[i].local_disk.object_size;
-        }
-    }
-    for (size_t i = 0; key->disk.len + key->file.len == 0 && i < key->list.replicas.count; i++) {
-        if (replica[i].tag == MW_TAG_DISK && replica[i].status == MC_REPLICA_COMPLETE &&
-            mc_ops_file_allowed(chunk->ops, replica[i].disk.file_path)) {
-            key->file = mc_arena_str(&chunk->call->arena, replica[i].disk.file_path);
-            key->disk_size = replica[i].disk.object_size;
-        }
-    }
-}
-
-static enum mc_status request(struct mc_get_chunk *chunk, const uint32_t *index, size_t n,
+enum mc_status mc_get_request(struct mc_get_chunk *chunk, const uint32_t *index, size_t n,
                               struct mc_vec *answers) {
     struct mc_ops *ops = chunk->ops;
     if (n == 1 && !chunk->own) {
@@ -316,8 +310,7 @@ static enum mc_status request(struct mc_get_chunk *chunk, const uint32_t *index,
                             chunk->deadline_ns, MC_OPS_IDEMPOTENT);
 }
 
-/* The answer to request number i, in one form. */
-static struct mw_e_list answer_at(const struct mc_get_chunk *chunk, const struct mc_vec *answers,
+struct mw_e_list mc_get_answer_at(const struct mc_get_chunk *chunk, const struct mc_vec *answers,
                                   size_t i, uint64_t *striped_bytes, uint64_t *version) {
     *striped_bytes = *version = 0;
     if (!chunk->own) {
@@ -343,15 +336,15 @@ static bool names_stripes(const struct mc_get_chunk *chunk, const struct mc_vec 
 /* Asks for the keys at index[0..n). `first` = not a renewal. */
 static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, bool first) {
     struct mc_vec answers = {0};
-    enum mc_status status = request(chunk, index, n, &answers);
+    enum mc_status status = mc_get_request(chunk, index, n, &answers);
     if (first && status == MC_NOT_SUPPORTED && chunk->own) {
         mc_get_without_hot(chunk->ops);
         chunk->own = false;
-        status = request(chunk, index, n, &answers);
+        status = mc_get_request(chunk, index, n, &answers);
     }
     if (first && status == MC_OK && names_stripes(chunk, &answers)) {
         chunk->own = true;
-        status = request(chunk, index, n, &answers);
+        status = mc_get_request(chunk, index, n, &answers);
     }
     uint64_t asked = chunk->call->asked_ns;
     uint64_t answered = mc_ops_now(chunk->ops);
@@ -362,15 +355,16 @@ static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, boo
             continue;
         }
         uint64_t striped_bytes, version;
-        struct mw_e_list answer = answer_at(chunk, &answers, i, &striped_bytes, &version);
+        struct mw_e_list answer = mc_get_answer_at(chunk, &answers, i, &striped_bytes, &version);
         bool same_version = version == key->version;
         key->version = version;
         if (first) {
             first_answer(key, &answer, striped_bytes, asked);
-            note_disk(chunk, key);
+            mc_get_note_disks(chunk, key);
             mc_get_from_hot(chunk, key);
         } else {
             renewed(key, &answer, striped_bytes, same_version, asked, answered);
+            mc_get_note_disks(chunk, key);
         }
     }
 }
@@ -501,11 +495,16 @@ static bool gather(struct mc_get_chunk *chunk, bool *alternative) {
     return pending;
 }
 
+bool mc_get_is_checked(const struct mc_get_chunk *chunk, const struct mc_get_key *key,
+                       const struct mc_slice **slices) {
+    return chunk->ops->checksum && key->list.checksum.has &&
+           mc_get_is_whole(chunk->call, key, slices) &&
+           mc_checksum_possible(*slices, mc_get_piece_count(key));
+}
+
 bool mc_get_is_damaged(const struct mc_get_chunk *chunk, const struct mc_get_key *key) {
     const struct mc_slice *slices;
-    if (!chunk->ops->checksum || !key->list.checksum.has ||
-        !mc_get_is_whole(chunk->call, key, &slices) ||
-        !mc_checksum_possible(slices, mc_get_piece_count(key)) ||
+    if (!mc_get_is_checked(chunk, key, &slices) ||
         mc_checksum_slices(slices, mc_get_piece_count(key), key->size) ==
             key->list.checksum.value) {
         return false;
@@ -689,6 +688,7 @@ static void begin_sessions(struct mc_get_chunk *chunk) {
             mc_get_finish(key, MC_LEASE_EXPIRED);
         } else {
             list_known(key);
+            mc_get_note_disks(chunk, key);
         }
         chunk->own = chunk->own || key->striped_bytes > 0;
     }
@@ -714,10 +714,9 @@ static void read_request(struct mc_ops *ops, const struct get_request *request) 
                 ask_all(&chunk);
             }
             read_chunk(&chunk);
+            mc_get_from_disks(&chunk);
             if (request->leases != NULL) {
                 end_sessions(&chunk);
-            } else {
-                mc_get_from_disks(&chunk);
             }
             count_results(&chunk);
         }

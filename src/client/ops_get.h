@@ -4,6 +4,13 @@
 
 #include "client/ops_internal.h"
 
+/* A copy on the SSD of a node, or in a file. */
+struct mc_get_disk {
+    uint64_t id; /* of the replica */
+    struct mc_str endpoint, file;
+    uint64_t size;
+};
+
 struct mc_get_key {
     struct mc_store_item *item;
     const struct mc_slice *slices; /* the item's, or `made` */
@@ -26,10 +33,10 @@ struct mc_get_key {
     uint64_t lease_end_ns;
     uint64_t renew_at_ns;
     unsigned attempts;
-    enum mc_status failure; /* of the last attempt */
-    struct mc_str disk;     /* a node that has it on SSD; {NULL, 0} = none */
-    struct mc_str file;     /* or the file that has it */
-    uint64_t disk_size;
+    enum mc_status failure;    /* of the last attempt */
+    struct mc_get_disk *disks; /* ops_get_disk.c: where it lies on disk; */
+    size_t disk_count;
+    size_t disk_next; /* those before it were tried */
     bool done;
 };
 
@@ -62,8 +69,11 @@ uint64_t mc_get_capacity(const struct mc_get_key *key);
 /* The size is known: memory for callers who could not give it before. */
 enum mc_status mc_get_make_room(struct mc_get_key *key);
 
-/* Whether the checksum says so; without one, of a part of an object, or in device memory, nobody
- * does. */
+/* There is a checksum to compare the key's bytes with, which *slices describes: not of a part of an
+ * object, and not in device memory. */
+bool mc_get_is_checked(const struct mc_get_chunk *chunk, const struct mc_get_key *key,
+                       const struct mc_slice **slices);
+/* Whether that checksum says so. */
 bool mc_get_is_damaged(const struct mc_get_chunk *chunk, const struct mc_get_key *key);
 
 /* ops_get_hot.c: this client's copies of remote objects; without a cache no effect. The key was
@@ -74,7 +84,21 @@ void mc_get_offer_hot(struct mc_get_chunk *chunk, struct mc_get_key *key);
 bool mc_get_uses_hot(struct mc_ops *ops);
 void mc_get_without_hot(struct mc_ops *ops); /* the master says no versions */
 
+/* ---- asking the master again ---- */
+
+/* Asks for the keys at index[0..n); mc_get_answer_at() reads the answers. */
+MC_MUST_USE enum mc_status mc_get_request(struct mc_get_chunk *chunk, const uint32_t *index,
+                                          size_t n, struct mc_vec *answers);
+/* The answer to request number i, in one form. */
+struct mw_e_list mc_get_answer_at(const struct mc_get_chunk *chunk, const struct mc_vec *answers,
+                                  size_t i, uint64_t *striped_bytes, uint64_t *version);
+/* The answer to the renewal of a session's lease; ends the key when nothing is left to read. */
+void mc_get_session_renewed(struct mc_get_key *key, const struct mw_e_list *answer,
+                            uint64_t asked_ns, uint64_t answered_ns);
+
 /* ops_get_disk.c: what no memory could give. */
 void mc_get_from_disks(struct mc_get_chunk *chunk);
+/* Where the key lies on disk: copied, for the answer's strings do not live as long as the chunk. */
+void mc_get_note_disks(struct mc_get_chunk *chunk, struct mc_get_key *key);
 
 #endif

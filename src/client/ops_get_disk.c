@@ -1,25 +1,66 @@
 /*
  * The end of a get: what no memory could give comes from the SSD of a node, or from the file that
- * has it, after all else was read.
+ * has it, after all else was read. Copies are tried one after the other.
+ *
+ * A checksum says whether the bytes are the object's. Where there is none to compare with (parts of
+ * an object, device memory) the master is asked again after the last byte: a copy that it still
+ * names by the same id was there all the time, and what lies under an id does not change. For a
+ * session that answer is the renewal of its lease, too.
  */
 #include "client/ops_get.h"
 
 #include "base/log.h"
 
-/* Looks at the key again as one that comes from a disk; false when there is nothing to read. */
+/* ---- where ---- */
+
+void mc_get_note_disks(struct mc_get_chunk *chunk, struct mc_get_key *key) {
+    static const uint8_t order[] = {MW_TAG_LOCAL_DISK, MW_TAG_DISK};
+    const struct mw_replica *replica = key->list.replicas.items;
+    struct mc_arena *arena = &chunk->call->arena;
+    size_t count = 0;
+    for (size_t i = 0; i < key->list.replicas.count; i++) {
+        count += mc_ops_replica_on_disk(chunk->ops, &replica[i]);
+    }
+    key->disk_count = key->disk_next = 0;
+    if (count == 0) {
+        return;
+    }
+    key->disks = mc_arena_alloc(arena, count * sizeof(*key->disks));
+    for (size_t n = 0; n < 2; n++) {
+        for (size_t i = 0; i < key->list.replicas.count; i++) {
+            if (replica[i].tag != order[n] || !mc_ops_replica_on_disk(chunk->ops, &replica[i])) {
+                continue;
+            }
+            struct mc_get_disk *disk = &key->disks[key->disk_count++];
+            *disk =
+                (struct mc_get_disk){.id = replica[i].id, .size = mc_ops_replica_size(&replica[i])};
+            if (replica[i].tag == MW_TAG_DISK) {
+                disk->file = mc_arena_str(arena, replica[i].disk.file_path);
+            } else {
+                disk->endpoint = mc_arena_str(arena, replica[i].local_disk.endpoint);
+            }
+        }
+    }
+}
+
+/* ---- what ---- */
+
+/* Looks at the key again as one that comes from its next disk; false when there is none to read. */
 static bool prepare_disk(struct mc_get_key *key) {
     enum mc_status why = key->item->status;
-    if (!key->done || key->disk.len + key->file.len == 0 ||
-        (why != MC_INVALID_REPLICA && why != MC_TRANSFER_FAIL)) {
+    if (!key->done || why == MC_OK || key->disk_next == key->disk_count ||
+        (key->disk_next == 0 && why != MC_INVALID_REPLICA && why != MC_TRANSFER_FAIL)) {
         return false;
     }
-    key->object_size = key->size = key->disk_size;
+    key->replica = NULL;
+    key->object_size = key->size = key->disks[key->disk_next].size;
     enum mc_status fits = key->ranges != NULL ? mc_get_measure_ranges(key) : mc_get_make_room(key);
     if (fits == MC_OK && key->ranges == NULL && key->size > mc_get_capacity(key)) {
         fits = MC_BUFFER_OVERFLOW;
     }
     key->item->length = key->size;
     if (fits != MC_OK || key->size == 0) {
+        key->disk_next = key->disk_count;
         mc_get_finish(key, fits);
         return false;
     }
@@ -30,6 +71,7 @@ static void describe_disk_read(struct mc_get_chunk *chunk, struct mc_get_key *ke
                                struct mc_ops_disk_read *out) {
     struct mc_store_range *pieces =
         mc_arena_alloc(&chunk->call->arena, (mc_get_piece_count(key) + 1) * sizeof(*pieces));
+    const struct mc_get_disk *disk = &key->disks[key->disk_next];
     size_t count = 0;
     uint64_t begin = 0;
     for (size_t i = 0; i < mc_get_piece_count(key) && begin < key->size; i++) {
@@ -41,44 +83,113 @@ static void describe_disk_read(struct mc_get_chunk *chunk, struct mc_get_key *ke
         }
     }
     *out = (struct mc_ops_disk_read){.key = key->key,
-                                     .endpoint = key->disk,
-                                     .file = key->file,
-                                     .size = key->disk_size,
+                                     .endpoint = disk->endpoint,
+                                     .file = disk->file,
+                                     .size = disk->size,
                                      .pieces = pieces,
                                      .piece_count = count};
 }
 
-static void verify_disk(struct mc_get_chunk *chunk, struct mc_get_key *key, enum mc_status status) {
+/* ---- whether ---- */
+
+/* The bytes are here. False when nothing says yet that they are the object's. */
+static bool verify_disk(struct mc_get_chunk *chunk, struct mc_get_key *key,
+                        const struct mc_get_disk *disk, enum mc_status status) {
+    const struct mc_slice *slices;
+    bool checked = mc_get_is_checked(chunk, key, &slices);
+    if (status == MC_OK && !checked) {
+        return false;
+    }
     if (status == MC_OK && mc_get_is_damaged(chunk, key)) {
+        struct mc_str from = disk->endpoint.len > 0 ? disk->endpoint : disk->file;
         mc_error("the bytes read from an SSD are not the bytes written: key=%.*s endpoint=%.*s",
-                 (int)key->key.len, key->key.ptr, (int)(key->disk.len + key->file.len),
-                 key->disk.len > 0 ? key->disk.ptr : key->file.ptr);
+                 (int)key->key.len, key->key.ptr, (int)from.len, from.ptr);
         status = MC_CHECKSUM_MISMATCH;
     }
+    if (status == MC_LEASE_EXPIRED) { /* of the owner's memory: this is not the object's lease */
+        status = MC_TRANSFER_FAIL;
+    }
     mc_get_finish(key, status);
+    return true;
 }
 
-/* What no memory could give. */
-void mc_get_from_disks(struct mc_get_chunk *chunk) {
+/* The copy with the id is in the list. */
+static bool named(const struct mw_e_list *answer, uint64_t id) {
+    const struct mw_replica *replica = answer->value.replicas.items;
+    for (size_t i = 0; answer->error == 0 && i < answer->value.replicas.count; i++) {
+        if (replica[i].id == id && replica[i].tag != MW_TAG_MEMORY &&
+            replica[i].status == MC_REPLICA_COMPLETE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The keys at index[0..n) were read from the disk before their next one. */
+static void confirm(struct mc_get_chunk *chunk, const uint32_t *index, size_t n) {
+    struct mc_vec answers = {0};
+    enum mc_status status = mc_get_request(chunk, index, n, &answers);
+    uint64_t answered = mc_ops_now(chunk->ops);
+    for (size_t i = 0; i < n; i++) {
+        struct mc_get_key *key = &chunk->keys[index[i]];
+        if (status != MC_OK) {
+            mc_get_finish(key, status);
+            continue;
+        }
+        uint64_t striped_bytes, version;
+        struct mw_e_list answer = mc_get_answer_at(chunk, &answers, i, &striped_bytes, &version);
+        bool there = named(&answer, key->disks[key->disk_next - 1].id);
+        mc_get_finish(key, there ? MC_OK : MC_TRANSFER_FAIL);
+        if (key->session != NULL) { /* may finish it otherwise */
+            mc_get_session_renewed(key, &answer, chunk->call->asked_ns, answered);
+        }
+        if (key->item->status == MC_LEASE_EXPIRED) {
+            key->disk_next = key->disk_count;
+        }
+    }
+}
+
+/* Reads each key that has a disk left from its next one; false when no key has. */
+static bool read_next(struct mc_get_chunk *chunk) {
     struct mc_arena *arena = &chunk->call->arena;
     struct mc_ops_disk_read *reads = NULL;
-    struct mc_get_key **keys = NULL;
+    uint32_t *index = NULL;
     size_t count = 0;
+    bool alternative = false;
     for (size_t i = 0; i < chunk->count; i++) {
-        if (!prepare_disk(&chunk->keys[i])) {
+        struct mc_get_key *key = &chunk->keys[i];
+        if (!prepare_disk(key)) {
             continue;
         }
         if (reads == NULL) {
             reads = mc_arena_alloc(arena, chunk->count * sizeof(*reads));
-            keys = mc_arena_alloc(arena, chunk->count * sizeof(struct mc_get_key *));
+            index = mc_arena_alloc(arena, chunk->count * sizeof(*index));
         }
-        describe_disk_read(chunk, &chunk->keys[i], &reads[count]);
-        keys[count++] = &chunk->keys[i];
+        describe_disk_read(chunk, key, &reads[count]);
+        index[count++] = (uint32_t)i;
+        key->disk_next++;
+        alternative = alternative || key->disk_next < key->disk_count;
     }
-    if (count > 0) {
-        mc_ops_disk_read(chunk->ops, chunk->call, reads, count, chunk->deadline_ns);
+    if (count == 0) {
+        return false;
     }
+    uint64_t now = mc_ops_now(chunk->ops);
+    uint64_t left = chunk->deadline_ns > now ? chunk->deadline_ns - now : 0;
+    mc_ops_disk_read(chunk->ops, chunk->call, reads, count, now + (alternative ? left / 2 : left));
+    size_t doubtful = 0;
     for (size_t i = 0; i < count; i++) {
-        verify_disk(chunk, keys[i], reads[i].status);
+        struct mc_get_key *key = &chunk->keys[index[i]];
+        if (!verify_disk(chunk, key, &key->disks[key->disk_next - 1], reads[i].status)) {
+            index[doubtful++] = index[i];
+        }
+    }
+    if (doubtful > 0) {
+        confirm(chunk, index, doubtful);
+    }
+    return true;
+}
+
+void mc_get_from_disks(struct mc_get_chunk *chunk) {
+    while (read_next(chunk)) {
     }
 }

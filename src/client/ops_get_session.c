@@ -16,7 +16,8 @@ static enum mc_status keep(struct mc_ops *ops, struct mc_str key,
     const struct mw_replica *replica = list->replicas.items;
     size_t readable = 0;
     for (size_t i = 0; i < list->replicas.count; i++) {
-        readable += mc_ops_replica_readable(&replica[i]);
+        readable +=
+            mc_ops_replica_readable(&replica[i]) || mc_ops_replica_on_disk(ops, &replica[i]);
     }
     if (readable == 0) {
         return MC_INVALID_REPLICA;

@@ -165,6 +165,13 @@ size_t mc_ops_chunk_keys(const char *const *keys, size_t count);
 static inline bool mc_ops_replica_readable(const struct mw_replica *replica) {
     return replica->tag == MW_TAG_MEMORY && replica->status == MC_REPLICA_COMPLETE;
 }
+/* It lies where mc_ops_disk_read() can read it. */
+static inline bool mc_ops_replica_on_disk(const struct mc_ops *ops,
+                                          const struct mw_replica *replica) {
+    return replica->status == MC_REPLICA_COMPLETE &&
+           ((replica->tag == MW_TAG_LOCAL_DISK && ops->port->ops->peer_call != NULL) ||
+            (replica->tag == MW_TAG_DISK && mc_ops_file_allowed(ops, replica->disk.file_path)));
+}
 uint64_t mc_ops_replica_size(const struct mw_replica *replica);
 /* Of a striped object (wire/master_rpc.h): where byte `offset` of it lies, and how many follow it
  * there. */

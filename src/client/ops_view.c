@@ -5,6 +5,9 @@
  * asks the master, counts itself as a second owner. A view is lost, for good, when a renewal finds
  * its replica gone or was answered after the lease had ended: between the two the bytes may have
  * been somebody else's.
+ *
+ * An object that is on disk only has nothing that could be mapped: its view holds a copy, which no
+ * lease bounds.
  */
 #include "client/ops_internal.h"
 
@@ -23,6 +26,7 @@ struct mc_view_record {
     struct mc_str key;
     struct mc_str endpoint;
     const void *data;
+    void *copy; /* not NULL: the data, of an object that was on disk only; the rest is unused */
     uint64_t replica_id;
     uint64_t address;
     uint64_t size;
@@ -48,7 +52,10 @@ static struct mc_view_record *record_create(struct mc_ops *ops, struct mc_str ke
 
 static void record_destroy(struct mc_view_record *record) {
     struct mc_port *port = record->ops->port;
-    port->ops->unmap(port, record->endpoint, record->data);
+    if (record->copy == NULL) {
+        port->ops->unmap(port, record->endpoint, record->data);
+    }
+    free(record->copy);
     free((char *)record->key.ptr);
     free((char *)record->endpoint.ptr);
     free(record);
@@ -118,6 +125,58 @@ static enum mc_status map_nearest(struct mc_ops *ops, struct mc_str key,
     return status;
 }
 
+static void keep(struct mc_ops *ops, struct mc_view_record *record) {
+    pthread_mutex_lock(&ops->lock);
+    mc_list_push_back(&ops->views, &record->link);
+    ops->view_count++;
+    pthread_mutex_unlock(&ops->lock);
+    mc_metric_add(&ops->counters.views_opened, 1);
+}
+
+static bool on_disk_only(const struct mc_ops *ops, const struct mw_replica_list *list) {
+    const struct mw_replica *replica = list->replicas.items;
+    bool on_disk = false;
+    for (size_t i = 0; i < list->replicas.count; i++) {
+        if (mc_ops_replica_readable(&replica[i])) {
+            return false;
+        }
+        on_disk = on_disk || mc_ops_replica_on_disk(ops, &replica[i]);
+    }
+    return on_disk;
+}
+
+static void *make_copy(void *ctx, size_t length) {
+    void **copy = ctx;
+    free(*copy);
+    *copy = malloc(length);
+    return *copy;
+}
+
+/* A view of what is on disk only: whatever a get gives. */
+static enum mc_status view_copy(struct mc_ops *ops, struct mc_str key, struct mc_ops_view *view) {
+    void *copy = NULL;
+    char *name = mc_str_dup(key);
+    struct mc_store_item item = {.key = name, .allocate = make_copy, .allocate_ctx = &copy};
+    enum mc_status status = mc_ops_get(ops, &item, 1);
+    status = status == MC_OK ? item.status : status;
+    if (status != MC_OK) {
+        free(copy);
+        free(name);
+        return status;
+    }
+    struct mc_view_record *record = mc_zalloc(sizeof(*record));
+    record->ops = ops;
+    record->key = (struct mc_str){name, key.len};
+    record->data = record->copy = copy;
+    record->renew_at_ns = MC_NO_DEADLINE;
+    atomic_store_explicit(&record->lease_end_ns, MC_NO_DEADLINE, memory_order_relaxed);
+    record->owners = 1;
+    *view = (struct mc_ops_view){
+        .data = copy, .length = item.length, .renew_at_ns = MC_NO_DEADLINE, .record = record};
+    keep(ops, record);
+    return MC_OK;
+}
+
 static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
                                 struct mc_ops_view *view) {
     struct mw_a_key args = {.key = key, .tenant = ops->tenant};
@@ -129,6 +188,9 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
         return MC_REPLICA_NOT_IN_LOCAL_MEMORY; /* striped: it is nowhere in one piece */
     }
     MC_TRY(mc_ops_status(answer.error));
+    if (on_disk_only(ops, &answer.value)) {
+        return view_copy(ops, key, view);
+    }
     const void *data = NULL;
     const struct mw_replica *replica = NULL;
     MC_TRY(map_nearest(ops, key, &answer.value, deadline_ns, &replica, &data));
@@ -142,11 +204,7 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
                                  .length = replica->memory.size,
                                  .renew_at_ns = record->renew_at_ns,
                                  .record = record};
-    pthread_mutex_lock(&ops->lock);
-    mc_list_push_back(&ops->views, &record->link);
-    ops->view_count++;
-    pthread_mutex_unlock(&ops->lock);
-    mc_metric_add(&ops->counters.views_opened, 1);
+    keep(ops, record);
     return MC_OK;
 }
 

@@ -31,11 +31,19 @@ void mc_session_copy_list(struct mc_arena *arena, const struct mw_replica_list *
     struct mw_replica *copy = mc_arena_alloc(arena, (count + 1) * sizeof(*copy));
     for (size_t i = 0; i < count; i++) {
         copy[i] = source[i];
-        if (copy[i].tag == MW_TAG_MEMORY) {
+        switch (copy[i].tag) {
+        case MW_TAG_MEMORY:
             copy[i].memory.endpoint = mc_arena_str(arena, source[i].memory.endpoint);
             copy[i].memory.protocol = (struct mc_str){"", 0};
-        } else { /* never read by a session: what it points to is not kept */
-            copy[i] = (struct mw_replica){.id = source[i].id, .tag = MW_TAG_DISK};
+            break;
+        case MW_TAG_LOCAL_DISK:
+            copy[i].local_disk.endpoint = mc_arena_str(arena, source[i].local_disk.endpoint);
+            break;
+        case MW_TAG_DISK:
+            copy[i].disk.file_path = mc_arena_str(arena, source[i].disk.file_path);
+            break;
+        default: /* never read by a session: what it points to is not kept */
+            copy[i] = (struct mw_replica){.id = source[i].id, .tag = copy[i].tag};
         }
     }
     *to = *from;

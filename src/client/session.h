@@ -37,7 +37,8 @@ bool mc_session_add_locked(struct mc_ops_sessions *table, struct mc_session **at
                            struct mc_session *session);
 void mc_session_remove_locked(struct mc_ops_sessions *table, struct mc_session **at);
 void mc_session_free(struct mc_session *session);
-/* A copy of the list in the arena; of replicas that are not memory only that there are some. */
+/* A copy of the list in the arena; of replicas that are neither memory nor on a disk only that
+ * there are some. */
 void mc_session_copy_list(struct mc_arena *arena, const struct mw_replica_list *from,
                           struct mw_replica_list *to);
 
