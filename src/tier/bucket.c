@@ -103,7 +103,7 @@ void bucket_publish_locked(struct bucket_backend *b, struct bucket *bucket) {
     bucket->live = bucket->count;
     bucket->users++; /* a key that is there twice must not free it under our feet */
     for (size_t i = 0; i < bucket->count; i++) {
-        struct mc_tier_entry *old = mc_tier_index_insert(&b->index, bucket->entries[i]);
+        struct mc_tier_entry *old = mc_tier_index_insert(&b->face.index, bucket->entries[i]);
         if (old != NULL) {
             bucket_entry_dropped_locked(b, old);
         }
@@ -117,7 +117,7 @@ void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struc
         if (!e->live) {
             continue;
         }
-        mc_tier_index_remove(&b->index, e);
+        mc_tier_index_remove(&b->face.index, e);
         if (lost != NULL) {
             mc_tier_lost_add(lost, mc_tier_entry_key(e));
         }
@@ -147,7 +147,7 @@ void bucket_unuse_locked(struct bucket *bucket) {
 /* One whose .meta is behind, in use; NULL = there is none. */
 static struct bucket *take_behind(struct bucket_backend *b) {
     struct bucket *bucket = NULL;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (struct mc_list *at = b->buckets.next; b->behind_count > 0 && at != &b->buckets;
          at = at->next) {
         bucket = mc_container_of(at, struct bucket, link);
@@ -158,7 +158,7 @@ static struct bucket *take_behind(struct bucket_backend *b) {
             break;
         }
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     return bucket;
 }
 
@@ -167,11 +167,11 @@ static enum mc_status catch_up(struct bucket_backend *b) {
     enum mc_status status = MC_OK;
     for (struct bucket *bucket; status == MC_OK && (bucket = take_behind(b)) != NULL;) {
         status = bucket_rewrite_meta(b, bucket);
-        pthread_mutex_lock(&b->lock);
+        pthread_mutex_lock(&b->face.lock);
         bucket->behind = status != MC_OK && !bucket->dead;
         b->behind_count += bucket->behind;
         bucket_unuse_locked(bucket);
-        pthread_mutex_unlock(&b->lock);
+        pthread_mutex_unlock(&b->face.lock);
     }
     if (status == MC_OK && b->names_behind) {
         status = mc_file_sync_names(bucket_path(b, 0, ".meta", &path));
@@ -183,36 +183,25 @@ static enum mc_status catch_up(struct bucket_backend *b) {
 
 enum mc_status bucket_forget(struct bucket_backend *b, const struct mc_str *keys, size_t count,
                              struct mc_buf *lost) {
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < count; i++) {
-        struct mc_tier_entry *e = mc_tier_index_find(&b->index, keys[i]);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, keys[i]);
         if (e == NULL) {
             continue;
         }
         struct bucket *owner = e->file;
         mc_tier_lost_add(lost, keys[i]);
-        mc_tier_index_remove(&b->index, e);
+        mc_tier_index_remove(&b->face.index, e);
         b->names_behind = b->names_behind || owner->live == 1; /* it goes */
         b->behind_count += !owner->behind;
         owner->behind = true;
         bucket_entry_dropped_locked(b, e);
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     return catch_up(b);
 }
 
 /* ---- questions and removals ---- */
-
-static bool bucket_find(struct mc_tier_backend *face, struct mc_str key, uint64_t *size) {
-    struct bucket_backend *b = (struct bucket_backend *)face;
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
-    if (e != NULL) {
-        *size = e->size;
-    }
-    pthread_mutex_unlock(&b->lock);
-    return e != NULL;
-}
 
 static enum mc_status bucket_remove(struct mc_tier_backend *face, const struct mc_str *keys,
                                     size_t count, size_t *removed) {
@@ -229,44 +218,32 @@ static enum mc_status bucket_remove(struct mc_tier_backend *face, const struct m
 static enum mc_status bucket_clear(struct mc_tier_backend *face) {
     struct bucket_backend *b = (struct bucket_backend *)face;
     pthread_mutex_lock(&b->put_lock);
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     while (!mc_list_empty(&b->buckets)) {
         bucket_retire_locked(b, mc_container_of(b->buckets.next, struct bucket, link), NULL);
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     b->names_behind = true;
     enum mc_status status = catch_up(b);
     pthread_mutex_unlock(&b->put_lock);
     return status;
 }
 
-static void bucket_each(struct mc_tier_backend *face,
-                        bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx) {
-    struct bucket_backend *b = (struct bucket_backend *)face;
-    bool going_on = true;
-    pthread_mutex_lock(&b->lock);
-    for (struct mc_list *at = b->buckets.next; at != &b->buckets && going_on; at = at->next) {
-        const struct bucket *bucket = mc_container_of(at, struct bucket, link);
-        for (size_t i = 0; i < bucket->count && going_on; i++) {
-            const struct mc_tier_entry *e = bucket->entries[i];
-            struct mc_tier_found found = {mc_tier_entry_key(e), e->size, bucket->id,
-                                          (int64_t)e->offset, e->tag};
-            going_on = !e->live || fn(ctx, &found);
-        }
-    }
-    pthread_mutex_unlock(&b->lock);
+static void bucket_place(const struct mc_tier_entry *e, struct mc_tier_found *out) {
+    out->bucket_id = ((const struct bucket *)e->file)->id;
+    out->offset = (int64_t)e->offset;
 }
 
 static void bucket_stats(struct mc_tier_backend *face, struct mc_tier_stats *out) {
     struct bucket_backend *b = (struct bucket_backend *)face;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     *out = b->stats;
     out->capacity_bytes = b->capacity;
     out->used_bytes = b->used_bytes;
-    out->objects = b->index.count;
+    out->objects = b->face.index.count;
     out->files = b->bucket_count;
     out->direct = atomic_load_explicit(&b->direct, memory_order_relaxed);
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
 }
 
 /* ---- open and close ---- */
@@ -279,13 +256,13 @@ static void bucket_close(struct mc_tier_backend *face) {
         mc_list_del(&bucket->link);
         bucket_discard(bucket);
     }
-    mc_tier_index_free(&b->index);
+    mc_tier_index_free(&b->face.index);
     mc_tier_order_fini(&b->order);
     mc_tier_rings_fini(&b->rings);
     mc_file_ring_destroy(b->put_ring);
     free(b->staging);
     pthread_mutex_destroy(&b->put_lock);
-    pthread_mutex_destroy(&b->lock);
+    pthread_mutex_destroy(&b->face.lock);
     free(b);
 }
 
@@ -297,7 +274,7 @@ static enum mc_status bucket_open(const struct mc_tier_config *config,
     b->bucket_keys = config->bucket_keys != 0 ? config->bucket_keys : DEFAULT_BUCKET_KEYS;
     atomic_init(&b->direct, !config->buffered);
     mc_list_init(&b->buckets);
-    pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->face.lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);
     mc_tier_order_init(&b->order, config->eviction);
     mc_tier_rings_init(&b->rings, config->depth);
@@ -315,16 +292,10 @@ static enum mc_status bucket_open(const struct mc_tier_config *config,
                                               : mc_tier_disk_capacity(config->path, b->used_bytes);
     mc_info("SSD tier: path=%s backend=%s objects=%zu buckets=%zu used_bytes=%llu "
             "capacity_bytes=%llu",
-            config->path, config->backend, b->index.count, b->bucket_count,
+            config->path, config->backend, b->face.index.count, b->bucket_count,
             (unsigned long long)b->used_bytes, (unsigned long long)b->capacity);
     *out = &b->face;
     return MC_OK;
-}
-
-static bool bucket_next(struct mc_tier_backend *face, uint64_t *cursor, struct mc_buf *key,
-                        uint64_t *size) {
-    struct bucket_backend *b = (struct bucket_backend *)face;
-    return mc_tier_index_next_key(&b->index, &b->lock, cursor, key, size);
 }
 
 static void bucket_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
@@ -337,11 +308,9 @@ const struct mc_tier_backend_ops mc_tier_bucket = {
     .close = bucket_close,
     .put = bucket_put,
     .read = bucket_read,
-    .find = bucket_find,
     .remove = bucket_remove,
     .clear = bucket_clear,
-    .scan = bucket_each,
-    .next = bucket_next,
+    .place = bucket_place,
     .use_memory = bucket_use_memory,
     .stats = bucket_stats,
 };

@@ -37,8 +37,7 @@ struct bucket_backend {
     int64_t next_id;
     bool names_behind; /* a file was unlinked that must not come back */
 
-    pthread_mutex_t lock; /* leaf, not held while data is read or written: guards what follows */
-    struct mc_tier_index index;
+    /* Guarded by face.lock, which is not held while data is read or written. */
     struct mc_list buckets;
     size_t bucket_count, behind_count;
     uint64_t used_bytes;

@@ -32,7 +32,7 @@ static enum mc_status write_meta(struct bucket_backend *b, int64_t id,
 enum mc_status bucket_rewrite_meta(struct bucket_backend *b, struct bucket *bucket) {
     struct mc_bucket_meta meta = {0};
     meta.objects = mc_zalloc((bucket->count + 1) * sizeof(*meta.objects));
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < bucket->count; i++) {
         const struct mc_tier_entry *e = bucket->entries[i];
         if (e->live) { /* data_size stays what the file holds */
@@ -42,7 +42,7 @@ enum mc_status bucket_rewrite_meta(struct bucket_backend *b, struct bucket *buck
     }
     meta.data_size = bucket->data_bytes;
     bool dead = bucket->dead;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     enum mc_status status = dead ? MC_OK : write_meta(b, bucket->id, &meta);
     free(meta.objects);
     return status;
@@ -68,7 +68,7 @@ static struct bucket *victim_locked(struct bucket_backend *b) {
 static bool make_room(struct bucket_backend *b, uint64_t bytes) {
     struct mc_buf lost = {0};
     uint64_t evicted = 0;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     bool possible = bytes <= b->capacity;
     while (possible &&
            (b->used_bytes + bytes > b->capacity || !mc_tier_disk_has(b->config->path, bytes))) {
@@ -82,7 +82,7 @@ static bool make_room(struct bucket_backend *b, uint64_t bytes) {
     }
     b->stats.evicted_objects += evicted;
     uint64_t used = b->used_bytes;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     if (!possible) {
         mc_warn_limited("the SSD tier is full: path=%s used_bytes=%llu capacity_bytes=%llu "
                         "wanted_bytes=%llu",
@@ -239,7 +239,7 @@ static void settle(struct bucket_backend *b, struct bucket *bucket, enum mc_stat
         (void)unlink(bucket_path(b, bucket->id, ".bucket", &path));
         bucket_discard(bucket);
     }
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     if (status == MC_OK) {
         b->stats.written_objects += bucket->count;
         b->stats.written_bytes += bucket->data_bytes;
@@ -247,7 +247,7 @@ static void settle(struct bucket_backend *b, struct bucket *bucket, enum mc_stat
     } else {
         b->stats.failed_writes++;
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     mc_buf_free(&path);
 }
 

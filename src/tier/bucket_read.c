@@ -36,9 +36,9 @@ static enum mc_status open_locked(struct bucket_backend *b, struct bucket *bucke
 
 static void look_up(struct bucket_backend *b, struct mc_tier_read *reads, size_t count,
                     struct found *found) {
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < count; i++) {
-        struct mc_tier_entry *e = mc_tier_index_find(&b->index, reads[i].key);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, reads[i].key);
         found[i] = (struct found){0};
         if (e == NULL || e->size != reads[i].size) {
             reads[i].status = MC_OBJECT_NOT_FOUND;
@@ -53,7 +53,7 @@ static void look_up(struct bucket_backend *b, struct mc_tier_read *reads, size_t
             mc_tier_order_read(&b->order, &unit, reads[i].unused ? 0 : 1);
         }
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
 }
 
 static size_t plan(struct mc_tier_read *reads, size_t count, struct found *found,
@@ -107,7 +107,7 @@ static void read_failed(const struct bucket_backend *b, const struct found *foun
 static void finish(struct bucket_backend *b, struct mc_tier_read *reads, size_t count,
                    struct found *found) {
     struct mc_buf lost = {0};
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < count; i++) {
         if (found[i].bucket == NULL) {
             continue;
@@ -118,7 +118,7 @@ static void finish(struct bucket_backend *b, struct mc_tier_read *reads, size_t 
             b->stats.read_bytes += reads[i].unused ? 0 : e->size;
         } else if (reads[i].status == MC_CHECKSUM_MISMATCH && e->live) {
             b->stats.broken_objects++;
-            mc_tier_index_remove(&b->index, e);
+            mc_tier_index_remove(&b->face.index, e);
             mc_tier_lost_add(&lost, mc_tier_entry_key(e));
             bucket_entry_dropped_locked(b, e);
         } else {
@@ -126,7 +126,7 @@ static void finish(struct bucket_backend *b, struct mc_tier_read *reads, size_t 
         }
         bucket_unuse_locked(found[i].bucket);
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     mc_tier_lost_tell(b->config, &lost);
     mc_buf_free(&lost);
 }

@@ -211,9 +211,9 @@ static enum mc_status load(struct bucket_backend *b, int64_t id, struct mc_arena
         status = delete_bucket(b, id, "it holds no whole object");
         goto done;
     }
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     bucket_publish_locked(b, bucket);
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
 done:
     mc_buf_free(&path);
     mc_buf_free(&text);

@@ -66,18 +66,6 @@ struct mc_tier_entry *mc_tier_index_next(const struct mc_tier_index *index, uint
     return NULL;
 }
 
-bool mc_tier_index_next_key(const struct mc_tier_index *index, pthread_mutex_t *lock,
-                            uint64_t *cursor, struct mc_buf *key, uint64_t *size) {
-    pthread_mutex_lock(lock);
-    const struct mc_tier_entry *e = mc_tier_index_next(index, cursor);
-    if (e != NULL) {
-        mc_buf_append(key, e->key, e->key_len);
-        *size = e->size;
-    }
-    pthread_mutex_unlock(lock);
-    return e != NULL;
-}
-
 static void grow(struct mc_tier_index *index) {
     size_t buckets = index->buckets == NULL ? FIRST_BUCKETS : 2 * (index->mask + 1);
     struct mc_tier_entry **bigger = mc_zalloc(buckets * sizeof(struct mc_tier_entry *));

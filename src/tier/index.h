@@ -5,8 +5,6 @@
 #ifndef MC_TIER_INDEX_H
 #define MC_TIER_INDEX_H
 
-#include <pthread.h>
-
 #include "base/base.h"
 
 struct mc_tier_entry {
@@ -44,10 +42,6 @@ struct mc_tier_entry *mc_tier_index_find_hash(const struct mc_tier_index *index,
 /* Walks the table: each call gives another entry and moves the cursor, which starts at 0; NULL and
  * 0 again at the end. The table may change between calls: then some entries come twice or not. */
 struct mc_tier_entry *mc_tier_index_next(const struct mc_tier_index *index, uint64_t *cursor);
-/* The same under the lock that guards the table, for those who want the key and not the entry: it
- * is appended to `key`. False at the end. */
-bool mc_tier_index_next_key(const struct mc_tier_index *index, pthread_mutex_t *lock,
-                            uint64_t *cursor, struct mc_buf *key, uint64_t *size);
 /* The entry that had the key until now, or NULL. */
 struct mc_tier_entry *mc_tier_index_insert(struct mc_tier_index *index,
                                            struct mc_tier_entry *entry);

@@ -105,13 +105,13 @@ bool nvmekv_head_decode(const char *bytes, uint64_t len, struct nvmekv_head *hea
 void nvmekv_publish_locked(struct nvmekv_backend *b, struct mc_tier_entry *entry) {
     entry->seq = ++b->next_seq;
     b->used_bytes += entry->disk;
-    struct mc_tier_entry *old = mc_tier_index_insert(&b->index, entry);
+    struct mc_tier_entry *old = mc_tier_index_insert(&b->face.index, entry);
     MC_ASSERT(old == NULL); /* the caller has taken it out, for its pieces */
 }
 
 void nvmekv_drop_locked(struct nvmekv_backend *b, struct mc_tier_entry *entry) {
     b->used_bytes -= entry->disk;
-    mc_tier_index_remove(&b->index, entry);
+    mc_tier_index_remove(&b->face.index, entry);
     mc_tier_order_removed(&b->order, entry->hash);
 }
 
@@ -148,17 +148,6 @@ bool nvmekv_delete(struct nvmekv_backend *b, const struct mc_tier_entry *e, uint
 
 /* ---- questions and removals ---- */
 
-static bool nvmekv_find(struct mc_tier_backend *face, struct mc_str key, uint64_t *size) {
-    struct nvmekv_backend *b = (struct nvmekv_backend *)face;
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
-    if (e != NULL) {
-        *size = e->size;
-    }
-    pthread_mutex_unlock(&b->lock);
-    return e != NULL;
-}
-
 /* Needs put_lock. `e` is out of the index, and freed. */
 static enum mc_status delete_dropped(struct nvmekv_backend *b, struct mc_tier_entry *e) {
     bool good = nvmekv_delete(b, e, 0);
@@ -176,12 +165,12 @@ static enum mc_status nvmekv_remove(struct mc_tier_backend *face, const struct m
     enum mc_status status = MC_OK;
     pthread_mutex_lock(&b->put_lock);
     for (size_t i = 0; i < count; i++) {
-        pthread_mutex_lock(&b->lock);
-        struct mc_tier_entry *e = mc_tier_index_find(&b->index, keys[i]);
+        pthread_mutex_lock(&b->face.lock);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, keys[i]);
         if (e != NULL) {
             nvmekv_drop_locked(b, e);
         }
-        pthread_mutex_unlock(&b->lock);
+        pthread_mutex_unlock(&b->face.lock);
         if (e != NULL) {
             enum mc_status one = delete_dropped(b, e);
             status = status == MC_OK ? one : status;
@@ -201,13 +190,13 @@ static enum mc_status nvmekv_clear(struct mc_tier_backend *face) {
     uint64_t cursor = 0;
     pthread_mutex_lock(&b->put_lock);
     for (;;) {
-        pthread_mutex_lock(&b->lock);
-        struct mc_tier_entry *e = mc_tier_index_next(&b->index, &cursor);
+        pthread_mutex_lock(&b->face.lock);
+        struct mc_tier_entry *e = mc_tier_index_next(&b->face.index, &cursor);
         if (e != NULL) {
             nvmekv_drop_locked(b, e);
             cursor--; /* the one behind it has moved up */
         }
-        pthread_mutex_unlock(&b->lock);
+        pthread_mutex_unlock(&b->face.lock);
         if (e == NULL) {
             break;
         }
@@ -219,50 +208,27 @@ static enum mc_status nvmekv_clear(struct mc_tier_backend *face) {
     return status;
 }
 
-static void nvmekv_each(struct mc_tier_backend *face,
-                        bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx) {
-    struct nvmekv_backend *b = (struct nvmekv_backend *)face;
-    uint64_t cursor = 0;
-    pthread_mutex_lock(&b->lock);
-    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
-        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, MC_TIER_NO_BUCKET, 0, e->tag};
-        if (!fn(ctx, &found)) {
-            break;
-        }
-    }
-    pthread_mutex_unlock(&b->lock);
-}
-
-static bool nvmekv_next(struct mc_tier_backend *face, uint64_t *cursor, struct mc_buf *key,
-                        uint64_t *size) {
-    struct nvmekv_backend *b = (struct nvmekv_backend *)face;
-    return mc_tier_index_next_key(&b->index, &b->lock, cursor, key, size);
-}
-
 static void nvmekv_stats(struct mc_tier_backend *face, struct mc_tier_stats *out) {
     struct nvmekv_backend *b = (struct nvmekv_backend *)face;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     *out = b->stats;
     out->capacity_bytes = b->capacity;
     out->used_bytes = b->used_bytes;
-    out->objects = b->index.count;
+    out->objects = b->face.index.count;
     out->direct = true; /* there is no page cache before such a device */
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
 }
-
-/* Commands carry their own addresses. */
-static void nvmekv_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {}
 
 /* ---- open and close ---- */
 
 static void nvmekv_close(struct mc_tier_backend *face) {
     struct nvmekv_backend *b = (struct nvmekv_backend *)face;
-    mc_tier_index_free_all(&b->index);
+    mc_tier_index_free_all(&b->face.index);
     mc_tier_order_fini(&b->order);
     mc_nvme_close(b->nvme);
     free(b->staging);
     pthread_mutex_destroy(&b->put_lock);
-    pthread_mutex_destroy(&b->lock);
+    pthread_mutex_destroy(&b->face.lock);
     free(b);
 }
 
@@ -279,7 +245,7 @@ static enum mc_status nvmekv_open(const struct mc_tier_config *config,
     b->config = config;
     b->capacity = config->capacity_bytes != 0 ? config->capacity_bytes : INT64_MAX;
     b->piece_bytes = piece / MC_TIER_BLOCK * MC_TIER_BLOCK;
-    pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->face.lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);
     mc_tier_order_init(&b->order, config->eviction);
     b->staging = aligned_alloc(MC_TIER_BLOCK, NVMEKV_STAGING);
@@ -292,7 +258,7 @@ static enum mc_status nvmekv_open(const struct mc_tier_config *config,
         return status;
     }
     mc_info("SSD tier: device=%s backend=%s objects=%zu used_bytes=%llu by=%s", config->device,
-            config->backend, b->index.count, (unsigned long long)b->used_bytes,
+            config->backend, b->face.index.count, (unsigned long long)b->used_bytes,
             mc_nvme_uses_uring(b->nvme) ? "io_uring" : "ioctl");
     *out = &b->face;
     return MC_OK;
@@ -304,11 +270,7 @@ const struct mc_tier_backend_ops mc_tier_nvmekv = {
     .close = nvmekv_close,
     .put = nvmekv_put,
     .read = nvmekv_read,
-    .find = nvmekv_find,
     .remove = nvmekv_remove,
     .clear = nvmekv_clear,
-    .scan = nvmekv_each,
-    .next = nvmekv_next,
-    .use_memory = nvmekv_use_memory,
     .stats = nvmekv_stats,
 };

@@ -44,8 +44,7 @@ struct nvmekv_backend {
     char *staging;
     uint32_t next_generation;
 
-    pthread_mutex_t lock; /* leaf, not held while the device works: guards what follows */
-    struct mc_tier_index index;
+    /* Guarded by face.lock, which is not held while the device works. */
     struct mc_tier_order order; /* of objects, by hash */
     uint64_t used_bytes, next_seq;
     struct mc_tier_stats stats;

@@ -32,14 +32,14 @@ static bool evict_one(struct nvmekv_backend *b) {
     uint64_t hash;
     struct mc_tier_entry *e = NULL;
     struct mc_buf lost = {0};
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     if (mc_tier_order_victim(&b->order, &hash)) {
-        e = mc_tier_index_find_hash(&b->index, hash);
+        e = mc_tier_index_find_hash(&b->face.index, hash);
         MC_ASSERT(e != NULL); /* the order knows those in the index */
         nvmekv_drop_locked(b, e);
         b->stats.evicted_objects++;
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     if (e == NULL) {
         return false;
     }
@@ -52,9 +52,9 @@ static bool evict_one(struct nvmekv_backend *b) {
 }
 
 static bool fits(struct nvmekv_backend *b, uint64_t bytes) {
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     bool there_is_room = b->used_bytes + bytes <= b->capacity;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     return there_is_room;
 }
 
@@ -163,13 +163,13 @@ static bool describe(struct nvmekv_backend *b, struct mc_tier_item *item, struct
         }
     }
     struct mc_tier_entry *e = mc_tier_entry_make(item->key);
-    pthread_mutex_lock(&b->lock);
-    struct mc_tier_entry *old = mc_tier_index_find_hash(&b->index, hash);
+    pthread_mutex_lock(&b->face.lock);
+    struct mc_tier_entry *old = mc_tier_index_find_hash(&b->face.index, hash);
     if (old != NULL) {
         old->users = 1; /* a reader that finds it broken leaves it to us */
         mc_tier_order_removed(&b->order, hash);
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     uint32_t generation = b->next_generation++;
     if (old != NULL && generation == nvmekv_generation(old)) {
         generation = b->next_generation++;
@@ -189,7 +189,7 @@ static bool describe(struct nvmekv_backend *b, struct mc_tier_item *item, struct
 static void settle(struct nvmekv_backend *b, struct writing *w) {
     struct mc_buf lost = {0};
     struct mc_tier_entry *old = w->old;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     bool old_goes = old != NULL && (!w->failed || w->root_unknown || !old->live);
     if (old != NULL) {
         old->users = 0;
@@ -210,7 +210,7 @@ static void settle(struct nvmekv_backend *b, struct writing *w) {
         nvmekv_publish_locked(b, w->entry);
         mc_tier_order_stored(&b->order, &w->entry->hash, 1);
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     w->item->status = w->failed ? MC_FILE_WRITE_FAIL : MC_OK;
     w->item->bucket_id = MC_TIER_NO_BUCKET;
     w->item->offset = 0;

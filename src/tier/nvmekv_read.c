@@ -17,8 +17,8 @@ struct reading {
 };
 
 static void look_up(struct nvmekv_backend *b, struct reading *r) {
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, r->read->key);
+    pthread_mutex_lock(&b->face.lock);
+    const struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, r->read->key);
     bool there = e != NULL && e->size == r->read->size;
     r->read->status = there ? MC_OK : MC_OBJECT_NOT_FOUND;
     r->pieces = 0;
@@ -26,7 +26,7 @@ static void look_up(struct nvmekv_backend *b, struct reading *r) {
         r->entry = *e;
         r->pieces = nvmekv_pieces(nvmekv_stream_bytes(e->key_len, e->size), nvmekv_piece_bytes(e));
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
 }
 
 static void describe(struct reading *r, struct mc_nvme_command *commands, size_t first) {
@@ -71,10 +71,10 @@ static enum mc_status verify(const struct reading *r, const struct mc_nvme_comma
 
 /* What was read may be of another entry: the object was replaced meanwhile, or is just now. */
 static bool entry_changes(struct nvmekv_backend *b, const struct reading *r) {
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, r->read->key);
+    pthread_mutex_lock(&b->face.lock);
+    const struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, r->read->key);
     bool changes = e == NULL || e->seq != r->entry.seq || e->users > 0;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     return changes;
 }
 
@@ -104,9 +104,9 @@ static void read_group(struct nvmekv_backend *b, struct reading *all, size_t cou
 /* Deletes what is broken and in the index no more, unless the root is a new object's by now. */
 static void delete_broken(struct nvmekv_backend *b, struct mc_tier_entry *e) {
     pthread_mutex_lock(&b->put_lock);
-    pthread_mutex_lock(&b->lock);
-    bool replaced = mc_tier_index_find_hash(&b->index, e->hash) != NULL;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
+    bool replaced = mc_tier_index_find_hash(&b->face.index, e->hash) != NULL;
+    pthread_mutex_unlock(&b->face.lock);
     (void)nvmekv_delete(b, e, replaced ? 1 : 0); /* what stays is found by the next start */
     pthread_mutex_unlock(&b->put_lock);
     free(e);
@@ -115,8 +115,8 @@ static void delete_broken(struct nvmekv_backend *b, struct mc_tier_entry *e) {
 /* Counts; forgets what is broken. */
 static void settle(struct nvmekv_backend *b, const struct reading *r, struct mc_buf *lost) {
     struct mc_tier_entry *broken = NULL;
-    pthread_mutex_lock(&b->lock);
-    struct mc_tier_entry *e = mc_tier_index_find(&b->index, r->read->key);
+    pthread_mutex_lock(&b->face.lock);
+    struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, r->read->key);
     bool same = e != NULL && e->seq == r->entry.seq;
     if (r->read->status == MC_OK && !r->read->unused) {
         b->stats.read_objects++;
@@ -132,7 +132,7 @@ static void settle(struct nvmekv_backend *b, const struct reading *r, struct mc_
         nvmekv_drop_locked(b, e);
         broken = e->users == 0 ? e : NULL; /* else a put is about to replace it, and frees it */
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     if (broken != NULL) {
         delete_broken(b, broken);
     }

@@ -109,7 +109,7 @@ static bool add_entry(struct scan *s, const struct nvmekv_key *root, const struc
     struct nvmekv_backend *b = s->b;
     struct nvmekv_key should = nvmekv_root_of(key);
     if (memcmp(&should, root, sizeof(should)) != 0 ||
-        mc_tier_index_find_hash(&b->index, root->hash) != NULL) {
+        mc_tier_index_find_hash(&b->face.index, root->hash) != NULL) {
         return false;
     }
     struct mc_tier_entry *e = mc_tier_entry_make(key);
@@ -179,7 +179,7 @@ static uint32_t pieces_of(const struct mc_tier_entry *e) {
 static void count_pieces(struct scan *s) {
     for (size_t i = 0; i < s->pieces.count; i++) {
         const struct nvmekv_key *key = &s->pieces.items[i];
-        struct mc_tier_entry *e = mc_tier_index_find_hash(&s->b->index, key->hash);
+        struct mc_tier_entry *e = mc_tier_index_find_hash(&s->b->face.index, key->hash);
         if (e != NULL && nvmekv_generation(e) == key->tag && key->piece < pieces_of(e)) {
             e->users++;
         } else {
@@ -198,10 +198,11 @@ static int by_generation(const void *a, const void *b) {
 /* Those that are whole, in the order in which they were put. */
 static void order_entries(struct scan *s) {
     struct nvmekv_backend *b = s->b;
-    struct mc_tier_entry **all = mc_alloc((b->index.count + 1) * sizeof(struct mc_tier_entry *));
+    struct mc_tier_entry **all =
+        mc_alloc((b->face.index.count + 1) * sizeof(struct mc_tier_entry *));
     size_t count = 0;
     uint64_t cursor = 0;
-    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
+    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->face.index, &cursor)) != NULL;) {
         bool whole = e->users == pieces_of(e) - 1;
         e->users = 0;
         if (whole) {

@@ -31,14 +31,14 @@ static void free_entry_locked(struct offset_backend *b, struct mc_tier_entry *e)
 
 void offset_publish_locked(struct offset_backend *b, struct mc_tier_entry *entry) {
     b->asked_bytes += offset_record_bytes(entry->key_len, entry->size);
-    struct mc_tier_entry *old = mc_tier_index_insert(&b->index, entry);
+    struct mc_tier_entry *old = mc_tier_index_insert(&b->face.index, entry);
     if (old != NULL && old->users == 0) {
         free_entry_locked(b, old);
     }
 }
 
 void offset_drop_locked(struct offset_backend *b, struct mc_tier_entry *entry) {
-    mc_tier_index_remove(&b->index, entry);
+    mc_tier_index_remove(&b->face.index, entry);
     mc_tier_order_removed(&b->order, entry->hash);
     if (entry->users == 0) {
         free_entry_locked(b, entry);
@@ -54,9 +54,9 @@ void offset_unuse_locked(struct offset_backend *b, struct mc_tier_entry *entry) 
 enum mc_status offset_checkpoint(struct offset_backend *b) {
     struct mc_buf path = {0}, text = {0};
     mc_buf_printf(&path, "%s/kv_cache.meta", b->config->path);
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     mc_offset_meta_encode(b->extents, b->capacity, b->insert_seq, b->asked_bytes, &text);
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     enum mc_status status =
         mc_file_replace(mc_buf_cstr(&path), (struct mc_str){text.data, text.len});
     mc_buf_free(&text);
@@ -66,30 +66,19 @@ enum mc_status offset_checkpoint(struct offset_backend *b) {
 
 /* ---- questions and removals ---- */
 
-static bool offset_find(struct mc_tier_backend *face, struct mc_str key, uint64_t *size) {
-    struct offset_backend *b = (struct offset_backend *)face;
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
-    if (e != NULL) {
-        *size = e->size;
-    }
-    pthread_mutex_unlock(&b->lock);
-    return e != NULL;
-}
-
 static enum mc_status offset_remove(struct mc_tier_backend *face, const struct mc_str *keys,
                                     size_t count, size_t *removed) {
     struct offset_backend *b = (struct offset_backend *)face;
     pthread_mutex_lock(&b->put_lock);
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < count; i++) {
-        struct mc_tier_entry *e = mc_tier_index_find(&b->index, keys[i]);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, keys[i]);
         if (e != NULL) {
             offset_drop_locked(b, e);
             (*removed)++;
         }
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     enum mc_status status = *removed > 0 ? offset_checkpoint(b) : MC_OK;
     pthread_mutex_unlock(&b->put_lock);
     return status;
@@ -99,41 +88,32 @@ static enum mc_status offset_clear(struct mc_tier_backend *face) {
     struct offset_backend *b = (struct offset_backend *)face;
     uint64_t cursor = 0;
     pthread_mutex_lock(&b->put_lock);
-    pthread_mutex_lock(&b->lock);
-    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
+    pthread_mutex_lock(&b->face.lock);
+    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->face.index, &cursor)) != NULL;) {
         offset_drop_locked(b, e);
         cursor--; /* the one behind it has moved up */
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     enum mc_status status = offset_checkpoint(b);
     pthread_mutex_unlock(&b->put_lock);
     return status;
 }
 
-static void offset_each(struct mc_tier_backend *face,
-                        bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx) {
-    struct offset_backend *b = (struct offset_backend *)face;
-    uint64_t cursor = 0;
-    pthread_mutex_lock(&b->lock);
-    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
-        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, 0, (int64_t)e->offset, e->tag};
-        if (!fn(ctx, &found)) {
-            break;
-        }
-    }
-    pthread_mutex_unlock(&b->lock);
+static void offset_place(const struct mc_tier_entry *e, struct mc_tier_found *out) {
+    out->bucket_id = 0;
+    out->offset = (int64_t)e->offset;
 }
 
 static void offset_stats(struct mc_tier_backend *face, struct mc_tier_stats *out) {
     struct offset_backend *b = (struct offset_backend *)face;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     *out = b->stats;
     out->capacity_bytes = b->capacity;
     out->used_bytes = mc_extents_taken_units(b->extents) << b->shift;
-    out->objects = b->index.count;
+    out->objects = b->face.index.count;
     out->files = 1;
     out->direct = b->direct;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
 }
 
 /* ---- open and close ---- */
@@ -146,14 +126,14 @@ static void offset_close(struct mc_tier_backend *face) {
     if (b->plain >= 0) {
         close(b->plain);
     }
-    mc_tier_index_free_all(&b->index);
+    mc_tier_index_free_all(&b->face.index);
     mc_tier_order_fini(&b->order);
     mc_tier_rings_fini(&b->rings);
     mc_extents_destroy(b->extents);
     mc_file_ring_destroy(b->put_ring);
     free(b->staging);
     pthread_mutex_destroy(&b->put_lock);
-    pthread_mutex_destroy(&b->lock);
+    pthread_mutex_destroy(&b->face.lock);
     free(b);
 }
 
@@ -162,7 +142,7 @@ static enum mc_status offset_open(const struct mc_tier_config *config,
     struct offset_backend *b = mc_zalloc(sizeof(*b));
     b->config = config;
     b->fd = b->plain = -1;
-    pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->face.lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);
     mc_tier_order_init(&b->order, config->eviction);
     mc_tier_rings_init(&b->rings, config->depth);
@@ -177,17 +157,11 @@ static enum mc_status offset_open(const struct mc_tier_config *config,
         return status;
     }
     mc_info("SSD tier: path=%s backend=%s objects=%zu used_bytes=%llu capacity_bytes=%llu",
-            config->path, config->backend, b->index.count,
+            config->path, config->backend, b->face.index.count,
             (unsigned long long)(mc_extents_taken_units(b->extents) << b->shift),
             (unsigned long long)b->capacity);
     *out = &b->face;
     return MC_OK;
-}
-
-static bool offset_next(struct mc_tier_backend *face, uint64_t *cursor, struct mc_buf *key,
-                        uint64_t *size) {
-    struct offset_backend *b = (struct offset_backend *)face;
-    return mc_tier_index_next_key(&b->index, &b->lock, cursor, key, size);
 }
 
 static void offset_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
@@ -200,11 +174,9 @@ const struct mc_tier_backend_ops mc_tier_offset = {
     .close = offset_close,
     .put = offset_put,
     .read = offset_read,
-    .find = offset_find,
     .remove = offset_remove,
     .clear = offset_clear,
-    .scan = offset_each,
-    .next = offset_next,
+    .place = offset_place,
     .use_memory = offset_use_memory,
     .stats = offset_stats,
 };

@@ -19,8 +19,7 @@ struct offset_backend {
     char *staging;
     struct mc_file_ring *put_ring;
 
-    pthread_mutex_t lock; /* leaf, not held while data is read or written: guards what follows */
-    struct mc_tier_index index;
+    /* Guarded by face.lock, which is not held while data is read or written. */
     struct mc_tier_order order; /* of objects, by hash */
     struct mc_extents *extents; /* an entry's `disk` is the name of its piece */
     uint64_t asked_bytes, insert_seq;

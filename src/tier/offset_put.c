@@ -33,21 +33,21 @@ static bool take_piece(struct offset_backend *b, uint64_t bytes, uint32_t *name,
                        struct mc_buf *lost) {
     uint64_t units = (mc_tier_round_up(bytes) + (1ull << b->shift) - 1) >> b->shift;
     bool there = false;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     while (units <= MC_EXTENTS_MAX &&
            !(there = mc_extents_take(b->extents, (uint32_t)units, name))) {
         uint64_t hash;
         if (bytes > b->capacity || !mc_tier_order_victim(&b->order, &hash)) {
             break;
         }
-        struct mc_tier_entry *victim = mc_tier_index_find_hash(&b->index, hash);
+        struct mc_tier_entry *victim = mc_tier_index_find_hash(&b->face.index, hash);
         MC_ASSERT(victim != NULL); /* the order knows those in the index */
         mc_tier_lost_add(lost, mc_tier_entry_key(victim));
         offset_drop_locked(b, victim);
         b->stats.evicted_objects++;
     }
     uint64_t used = mc_extents_taken_units(b->extents) << b->shift;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     if (!there) {
         mc_warn_limited("the SSD tier is full: path=%s used_bytes=%llu capacity_bytes=%llu "
                         "wanted_bytes=%llu",
@@ -69,10 +69,10 @@ static void describe(struct offset_backend *b, struct writing *w, struct mc_buf 
         return;
     }
     struct mc_tier_entry *e = mc_tier_entry_make(item->key);
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     e->seq = b->insert_seq++;
     e->offset = (uint64_t)mc_extents_at(b->extents, name).offset << b->shift;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     e->disk = name;
     e->size = item->size;
     e->tag = item->tag;
@@ -88,9 +88,9 @@ static void describe(struct offset_backend *b, struct writing *w, struct mc_buf 
 /* ---- writing ---- */
 
 static void fail(struct offset_backend *b, struct writing *w) {
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     mc_extents_give(b->extents, (uint32_t)w->entry->disk);
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     free(w->entry);
     w->entry = NULL;
     w->item->status = MC_FILE_WRITE_FAIL;
@@ -169,7 +169,7 @@ static bool sync_data(struct offset_backend *b) {
 static void publish(struct offset_backend *b, struct writing *all, size_t count) {
     uint64_t *hashes = mc_alloc((count + 1) * sizeof(*hashes));
     size_t n = 0;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < count; i++) {
         if (all[i].entry == NULL) {
             b->stats.failed_writes++;
@@ -183,21 +183,21 @@ static void publish(struct offset_backend *b, struct writing *all, size_t count)
         offset_publish_locked(b, all[i].entry);
     }
     mc_tier_order_stored(&b->order, hashes, n);
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     free(hashes);
 }
 
 /* Published, but not durable: they may not stay. */
 static void withdraw(struct offset_backend *b, struct writing *all, size_t count) {
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < count; i++) {
         struct mc_tier_entry *e = all[i].entry;
-        if (e != NULL && mc_tier_index_find(&b->index, all[i].item->key) == e) {
+        if (e != NULL && mc_tier_index_find(&b->face.index, all[i].item->key) == e) {
             offset_drop_locked(b, e);
         }
         all[i].item->status = e != NULL ? MC_FILE_WRITE_FAIL : all[i].item->status;
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
 }
 
 void offset_put(struct mc_tier_backend *face, struct mc_tier_item *items, size_t count) {

@@ -9,9 +9,9 @@
 static size_t look_up(struct offset_backend *b, struct mc_tier_read *reads, size_t count,
                       struct mc_tier_entry **entries, struct mc_file_op *ops, size_t *owners) {
     size_t n = 0;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < count; i++) {
-        struct mc_tier_entry *e = mc_tier_index_find(&b->index, reads[i].key);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, reads[i].key);
         if (e == NULL || e->size != reads[i].size) {
             reads[i].status = MC_OBJECT_NOT_FOUND;
             continue;
@@ -26,7 +26,7 @@ static size_t look_up(struct offset_backend *b, struct mc_tier_read *reads, size
             .fd = b->fd, .buffer = reads[i].room, .len = to - from, .offset = from};
         owners[n++] = i;
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     return n;
 }
 
@@ -74,7 +74,7 @@ void offset_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_
     enum mc_status first = mc_file_run_each(ring, ops, n, read_ended, &batch);
     (void)first; /* each read has its own */
     mc_tier_rings_give(&b->rings, ring);
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < n; i++) {
         struct mc_tier_entry *e = entries[i];
         const struct mc_tier_read *read = &reads[owners[i]];
@@ -93,7 +93,7 @@ void offset_read(struct mc_tier_backend *face, struct mc_tier_read *reads, size_
         offset_unuse_locked(b, e);
     }
     mc_tier_order_read(&b->order, hashes, good);
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     mc_tier_lost_tell(b->config, &lost);
     mc_buf_free(&lost);
     free(hashes);

@@ -109,7 +109,7 @@ static void load(struct offset_backend *b, const struct mc_offset_meta *meta) {
     struct mc_tier_entry **entries = mc_zalloc((meta->count + 1) * sizeof(struct mc_tier_entry *));
     uint32_t *names = mc_alloc((meta->count + 1) * sizeof(*names));
     size_t count = 0;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     mc_extents_load(b->extents, meta->taken, meta->count, names);
     for (size_t i = 0; i < meta->count; i++) {
         struct mc_tier_entry *e = read_entry(b, meta->taken[i], meta->insert_seq);
@@ -129,7 +129,7 @@ static void load(struct offset_backend *b, const struct mc_offset_meta *meta) {
         mc_tier_order_stored(&b->order, &hash, 1);
     }
     b->insert_seq = meta->insert_seq;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     if (count < meta->count) {
         mc_warn("records of the SSD tier are not whole and dropped: path=%s/kv_cache.data "
                 "records=%zu dropped=%zu",

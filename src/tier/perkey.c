@@ -33,7 +33,7 @@
 void perkey_publish_locked(struct perkey_backend *b, struct mc_tier_entry *entry) {
     entry->seq = ++b->next_seq;
     b->used_bytes += entry->disk;
-    struct mc_tier_entry *old = mc_tier_index_insert(&b->index, entry);
+    struct mc_tier_entry *old = mc_tier_index_insert(&b->face.index, entry);
     if (old != NULL) {
         b->used_bytes -= old->disk;
         free(old);
@@ -42,7 +42,7 @@ void perkey_publish_locked(struct perkey_backend *b, struct mc_tier_entry *entry
 
 void perkey_drop_locked(struct perkey_backend *b, struct mc_tier_entry *entry) {
     b->used_bytes -= entry->disk;
-    mc_tier_index_remove(&b->index, entry);
+    mc_tier_index_remove(&b->face.index, entry);
     mc_tier_order_removed(&b->order, entry->hash);
     free(entry);
 }
@@ -87,17 +87,6 @@ void perkey_set_crc(int fd, const struct mc_tier_entry *entry) {
 
 /* ---- questions and removals ---- */
 
-static bool perkey_find(struct mc_tier_backend *face, struct mc_str key, uint64_t *size) {
-    struct perkey_backend *b = (struct perkey_backend *)face;
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
-    if (e != NULL) {
-        *size = e->size;
-    }
-    pthread_mutex_unlock(&b->lock);
-    return e != NULL;
-}
-
 static enum mc_status unlink_key(struct perkey_backend *b, struct mc_str key, struct mc_buf *path) {
     mc_buf_clear(path);
     mc_key_path(mc_str_from(b->directory.data), key, path);
@@ -116,12 +105,12 @@ static enum mc_status perkey_remove(struct mc_tier_backend *face, const struct m
     struct mc_buf path = {0};
     pthread_mutex_lock(&b->put_lock); /* else a new file of the key might be deleted */
     for (size_t i = 0; i < count; i++) {
-        pthread_mutex_lock(&b->lock);
-        struct mc_tier_entry *e = mc_tier_index_find(&b->index, keys[i]);
+        pthread_mutex_lock(&b->face.lock);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, keys[i]);
         if (e != NULL) {
             perkey_drop_locked(b, e);
         }
-        pthread_mutex_unlock(&b->lock);
+        pthread_mutex_unlock(&b->face.lock);
         if (e != NULL) {
             enum mc_status one = unlink_key(b, keys[i], &path);
             one = one == MC_OK ? mc_file_sync_names(path.data) : one;
@@ -159,55 +148,41 @@ static enum mc_status perkey_clear(struct mc_tier_backend *face) {
     uint64_t cursor = 0;
     struct mc_buf path = {0};
     pthread_mutex_lock(&b->put_lock);
-    pthread_mutex_lock(&b->lock);
-    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
+    pthread_mutex_lock(&b->face.lock);
+    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->face.index, &cursor)) != NULL;) {
         enum mc_status one = unlink_key(b, mc_tier_entry_key(e), &path);
         status = status == MC_OK ? one : status;
         perkey_drop_locked(b, e);
         cursor--; /* the one behind it has moved up */
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     enum mc_status synced = sync_all_names(b);
     pthread_mutex_unlock(&b->put_lock);
     mc_buf_free(&path);
     return status == MC_OK ? synced : status;
 }
 
-static void perkey_each(struct mc_tier_backend *face,
-                        bool (*fn)(void *ctx, const struct mc_tier_found *found), void *ctx) {
-    struct perkey_backend *b = (struct perkey_backend *)face;
-    uint64_t cursor = 0;
-    pthread_mutex_lock(&b->lock);
-    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&b->index, &cursor)) != NULL;) {
-        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, MC_TIER_NO_BUCKET, 0, e->tag};
-        if (!fn(ctx, &found)) {
-            break;
-        }
-    }
-    pthread_mutex_unlock(&b->lock);
-}
-
 static void perkey_stats(struct mc_tier_backend *face, struct mc_tier_stats *out) {
     struct perkey_backend *b = (struct perkey_backend *)face;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     *out = b->stats;
     out->capacity_bytes = b->capacity;
     out->used_bytes = b->used_bytes;
-    out->objects = out->files = b->index.count;
-    pthread_mutex_unlock(&b->lock);
+    out->objects = out->files = b->face.index.count;
+    pthread_mutex_unlock(&b->face.lock);
 }
 
 /* ---- open and close ---- */
 
 static void perkey_close(struct mc_tier_backend *face) {
     struct perkey_backend *b = (struct perkey_backend *)face;
-    mc_tier_index_free_all(&b->index);
+    mc_tier_index_free_all(&b->face.index);
     mc_tier_order_fini(&b->order);
     mc_tier_rings_fini(&b->rings);
     mc_buf_free(&b->directory);
     mc_buf_free(&b->scratch);
     pthread_mutex_destroy(&b->put_lock);
-    pthread_mutex_destroy(&b->lock);
+    pthread_mutex_destroy(&b->face.lock);
     free(b);
 }
 
@@ -228,7 +203,7 @@ static enum mc_status perkey_open(const struct mc_tier_config *config,
     mc_buf_printf(&b->scratch, "%s/" SCRATCH, config->path);
     mc_buf_cstr(&b->directory);
     mc_buf_cstr(&b->scratch);
-    pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->face.lock, NULL);
     pthread_mutex_init(&b->put_lock, NULL);
     mc_tier_order_init(&b->order, config->eviction);
     mc_tier_rings_init(&b->rings, config->depth);
@@ -242,16 +217,10 @@ static enum mc_status perkey_open(const struct mc_tier_config *config,
     b->capacity = config->capacity_bytes != 0 ? config->capacity_bytes
                                               : mc_tier_disk_capacity(config->path, b->used_bytes);
     mc_info("SSD tier: path=%s backend=%s objects=%zu used_bytes=%llu capacity_bytes=%llu",
-            config->path, config->backend, b->index.count, (unsigned long long)b->used_bytes,
+            config->path, config->backend, b->face.index.count, (unsigned long long)b->used_bytes,
             (unsigned long long)b->capacity);
     *out = &b->face;
     return MC_OK;
-}
-
-static bool perkey_next(struct mc_tier_backend *face, uint64_t *cursor, struct mc_buf *key,
-                        uint64_t *size) {
-    struct perkey_backend *b = (struct perkey_backend *)face;
-    return mc_tier_index_next_key(&b->index, &b->lock, cursor, key, size);
 }
 
 static void perkey_use_memory(struct mc_tier_backend *face, void *memory, size_t bytes) {
@@ -264,11 +233,8 @@ const struct mc_tier_backend_ops mc_tier_perkey = {
     .close = perkey_close,
     .put = perkey_put,
     .read = perkey_read,
-    .find = perkey_find,
     .remove = perkey_remove,
     .clear = perkey_clear,
-    .scan = perkey_each,
-    .next = perkey_next,
     .use_memory = perkey_use_memory,
     .stats = perkey_stats,
 };

@@ -15,8 +15,7 @@ struct perkey_backend {
     pthread_mutex_t put_lock; /* one writer: guards what follows */
     bool made[256];           /* directories that are there, by the letters of their name */
 
-    pthread_mutex_t lock; /* leaf, not held while data is read or written: guards what follows */
-    struct mc_tier_index index;
+    /* Guarded by face.lock, which is not held while data is read or written. */
     struct mc_tier_order order; /* of objects, by hash */
     uint64_t used_bytes, next_seq;
     struct mc_tier_stats stats;

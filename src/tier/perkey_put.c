@@ -50,7 +50,7 @@ static void fail(struct perkey_backend *b, struct writing *w, const char *step) 
 static bool make_room(struct perkey_backend *b, uint64_t bytes) {
     struct mc_buf lost = {0}, path = {0};
     bool possible = bytes <= b->capacity;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     while (possible &&
            (b->used_bytes + bytes > b->capacity || !mc_tier_disk_has(b->config->path, bytes))) {
         uint64_t hash;
@@ -58,7 +58,7 @@ static bool make_room(struct perkey_backend *b, uint64_t bytes) {
             possible = false;
             break;
         }
-        struct mc_tier_entry *victim = mc_tier_index_find_hash(&b->index, hash);
+        struct mc_tier_entry *victim = mc_tier_index_find_hash(&b->face.index, hash);
         MC_ASSERT(victim != NULL); /* the order knows those in the index */
         mc_buf_clear(&path);
         mc_key_path(mc_str_from(b->directory.data), mc_tier_entry_key(victim), &path);
@@ -68,7 +68,7 @@ static bool make_room(struct perkey_backend *b, uint64_t bytes) {
         b->stats.evicted_objects++;
     }
     uint64_t used = b->used_bytes;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     if (!possible) {
         mc_warn_limited("the SSD tier is full: path=%s used_bytes=%llu capacity_bytes=%llu "
                         "wanted_bytes=%llu",
@@ -161,7 +161,7 @@ static void yield_name(struct perkey_backend *b, const struct writing *w, struct
     if (got > 0 && fstat(fd, &info) == 0 &&
         mc_keyfile_decode((struct mc_str){head.data, (size_t)got}, (uint64_t)info.st_size, &key,
                           &size) == MC_OK) {
-        struct mc_tier_entry *other = mc_tier_index_find(&b->index, key);
+        struct mc_tier_entry *other = mc_tier_index_find(&b->face.index, key);
         if (other != NULL) {
             mc_tier_lost_add(lost, key);
             perkey_drop_locked(b, other);
@@ -196,11 +196,11 @@ static void rename_one(struct perkey_backend *b, struct writing *w) {
     struct stat info;
     scratch_path(b, w, &scratch);
     w->entry->disk = fstat(w->fd, &info) == 0 ? (uint64_t)info.st_blocks * 512 : w->entry->size;
-    pthread_mutex_lock(&b->lock);
-    if (mc_tier_index_find(&b->index, w->item->key) == NULL) {
+    pthread_mutex_lock(&b->face.lock);
+    if (mc_tier_index_find(&b->face.index, w->item->key) == NULL) {
         yield_name(b, w, &lost);
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     mc_tier_lost_tell(b->config, &lost);
     mc_buf_free(&lost);
     if (rename(scratch.data, w->path.data) != 0) {
@@ -263,7 +263,7 @@ static void sync_directories(struct perkey_backend *b, struct writing *all, size
 static void publish(struct perkey_backend *b, struct writing *all, size_t count) {
     uint64_t hashes[PERKEY_GROUP];
     size_t n = 0;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < count; i++) {
         if (all[i].entry == NULL) {
             b->stats.failed_writes++;
@@ -278,7 +278,7 @@ static void publish(struct perkey_backend *b, struct writing *all, size_t count)
         all[i].item->status = MC_OK;
     }
     mc_tier_order_stored(&b->order, hashes, n);
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
 }
 
 static void put_group(struct perkey_backend *b, struct writing *all, size_t count) {

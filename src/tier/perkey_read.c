@@ -29,15 +29,15 @@ struct reading {
 
 /* False when the answer is in read->status. */
 static bool look_up(struct perkey_backend *b, struct reading *r) {
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, r->read->key);
+    pthread_mutex_lock(&b->face.lock);
+    const struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, r->read->key);
     bool there = e != NULL && e->size == r->read->size;
     if (there) {
         r->seq = e->seq;
         r->crc = e->crc;
         r->has_crc = e->has_crc;
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     r->read->status = there ? MC_OK : MC_OBJECT_NOT_FOUND;
     return there;
 }
@@ -67,34 +67,34 @@ static enum mc_status verify(const struct reading *r) {
 
 /* True when the entry that was read is no longer the key's. */
 static bool entry_changed(struct perkey_backend *b, const struct reading *r) {
-    pthread_mutex_lock(&b->lock);
-    const struct mc_tier_entry *e = mc_tier_index_find(&b->index, r->read->key);
+    pthread_mutex_lock(&b->face.lock);
+    const struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, r->read->key);
     bool changed = e == NULL || e->seq != r->seq;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     return changed;
 }
 
 /* Counts; forgets what is broken or was taken away. */
 static void settle(struct perkey_backend *b, const struct reading *r, struct mc_buf *lost) {
     struct mc_str key = r->read->key;
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     if (r->read->status == MC_OK && !r->read->unused) {
         b->stats.read_objects++;
         b->stats.read_bytes += r->read->size;
         uint64_t hash = mc_hash64(key.ptr, key.len, 0);
-        struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, key);
         mc_tier_order_read(&b->order, &hash, e != NULL ? 1 : 0);
     } else if (r->read->status == MC_FILE_READ_FAIL) {
         b->stats.failed_reads++;
     } else if (r->read->status != MC_OK) {
-        struct mc_tier_entry *e = mc_tier_index_find(&b->index, key);
+        struct mc_tier_entry *e = mc_tier_index_find(&b->face.index, key);
         if (e != NULL && e->seq == r->seq) {
             b->stats.broken_objects++;
             mc_tier_lost_add(lost, key);
             perkey_drop_locked(b, e);
         }
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     if (r->read->status != MC_OK) {
         mc_error("an object on the SSD tier cannot be read: path=%s bytes=%llu status=%s",
                  r->path.data, (unsigned long long)r->read->size, mc_status_name(r->read->status));

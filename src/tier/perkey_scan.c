@@ -139,13 +139,13 @@ enum mc_status perkey_recover(struct perkey_backend *b) {
     if (list.count > 0) {
         qsort(list.all, list.count, sizeof(*list.all), by_time);
     }
-    pthread_mutex_lock(&b->lock);
+    pthread_mutex_lock(&b->face.lock);
     for (size_t i = 0; i < list.count; i++) {
         uint64_t hash = list.all[i].entry->hash;
         perkey_publish_locked(b, list.all[i].entry);
         mc_tier_order_stored(&b->order, &hash, 1);
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&b->face.lock);
     free(list.all);
     mc_buf_free(&path);
     return MC_OK;

@@ -43,7 +43,7 @@ struct walk {
 static bool step(struct mc_tier_backend *backend, struct walk *walk, uint64_t *bytes) {
     uint64_t size;
     mc_buf_clear(&walk->key);
-    if (!backend->ops->next(backend, &walk->cursor, &walk->key, &size)) {
+    if (!mc_tier_backend_next(backend, &walk->cursor, &walk->key, &size)) {
         return false;
     }
     uint64_t wanted = mc_tier_read_room(walk->key.len, size);

@@ -168,11 +168,20 @@ enum mc_status mc_tier_read(struct mc_tier *tier, struct mc_tier_read *reads, si
 }
 
 void mc_tier_use_memory(struct mc_tier *tier, void *memory, size_t bytes) {
-    tier->backend->ops->use_memory(tier->backend, memory, bytes);
+    if (tier->backend->ops->use_memory != NULL) {
+        tier->backend->ops->use_memory(tier->backend, memory, bytes);
+    }
 }
 
 bool mc_tier_find(struct mc_tier *tier, struct mc_str key, uint64_t *size) {
-    return tier->backend->ops->find(tier->backend, key, size);
+    struct mc_tier_backend *backend = tier->backend;
+    pthread_mutex_lock(&backend->lock);
+    const struct mc_tier_entry *e = mc_tier_index_find(&backend->index, key);
+    if (e != NULL) {
+        *size = e->size;
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return e != NULL;
 }
 
 enum mc_status mc_tier_remove(struct mc_tier *tier, struct mc_str key) {
@@ -193,7 +202,31 @@ enum mc_status mc_tier_clear(struct mc_tier *tier) {
 
 void mc_tier_scan(struct mc_tier *tier, bool (*fn)(void *ctx, const struct mc_tier_found *found),
                   void *ctx) {
-    tier->backend->ops->scan(tier->backend, fn, ctx);
+    struct mc_tier_backend *backend = tier->backend;
+    uint64_t cursor = 0;
+    pthread_mutex_lock(&backend->lock);
+    for (struct mc_tier_entry *e; (e = mc_tier_index_next(&backend->index, &cursor)) != NULL;) {
+        struct mc_tier_found found = {mc_tier_entry_key(e), e->size, MC_TIER_NO_BUCKET, 0, e->tag};
+        if (backend->ops->place != NULL) {
+            backend->ops->place(e, &found);
+        }
+        if (!fn(ctx, &found)) {
+            break;
+        }
+    }
+    pthread_mutex_unlock(&backend->lock);
+}
+
+bool mc_tier_backend_next(struct mc_tier_backend *backend, uint64_t *cursor, struct mc_buf *key,
+                          uint64_t *size) {
+    pthread_mutex_lock(&backend->lock);
+    const struct mc_tier_entry *e = mc_tier_index_next(&backend->index, cursor);
+    if (e != NULL) {
+        mc_buf_append(key, e->key, e->key_len);
+        *size = e->size;
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return e != NULL;
 }
 
 void mc_tier_scrub(struct mc_tier *tier) {
