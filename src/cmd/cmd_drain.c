@@ -20,7 +20,7 @@ struct drain_options {
     struct mc_admin_options reach;
     const char *to, *cancel;
     uint64_t concurrency, timeout_ms;
-    bool detach;
+    bool detach, leave_disks;
 };
 
 static const struct mc_option table[] = {
@@ -46,6 +46,11 @@ static const struct mc_option table[] = {
      .offset = offsetof(struct drain_options, detach),
      .default_value = "false",
      .doc = "do not watch the job, only print its id"},
+    {.name = "leave_disks",
+     .type = MC_OPT_BOOL,
+     .offset = offsetof(struct drain_options, leave_disks),
+     .default_value = "false",
+     .doc = "do not move what only the nodes' SSDs have: it goes with them"},
     {.name = "cancel",
      .type = MC_OPT_STRING,
      .offset = offsetof(struct drain_options, cancel),
@@ -56,7 +61,8 @@ const struct mc_option_set mc_drain_options = {
     .program = PROGRAM,
     .synopsis = "[options] SEGMENT... | --cancel JOB",
     .about = "Moves everything off the named segments (as `mooncake stat` shows them) to other "
-             "nodes. They take no new objects meanwhile and are readable all the time; when it "
+             "nodes' memory, and with the last segment of a node off its SSD. They take no new "
+             "objects meanwhile and are readable all the time; when it "
              "has ended nobody reads or writes there any more and their nodes can be stopped.",
     .options = table,
     .count = MC_ARRAY_LEN(table),
@@ -114,8 +120,9 @@ static char *request_of(const struct drain_options *o, const struct mc_option_re
     for (size_t i = 0; good && i < result->positional_count; i++) {
         good = add_name(segments, result->positional[i], strlen(result->positional[i]));
     }
-    json_t *request = json_pack("{s:o,s:o,s:I}", "segments", segments, "target_segments", targets,
-                                "max_concurrency", (json_int_t)o->concurrency);
+    json_t *request =
+        json_pack("{s:o,s:o,s:I,s:b}", "segments", segments, "target_segments", targets,
+                  "max_concurrency", (json_int_t)o->concurrency, "leave_disks", o->leave_disks);
     char *text = good ? json_dumps(request, JSON_COMPACT) : NULL;
     json_decref(request);
     return text;
@@ -193,15 +200,19 @@ static int show(const json_t *answer, uint64_t *shown, bool *over) {
     const char *name = json_string_value(json_object_get(answer, "status_name"));
     const char *message = json_string_value(json_object_get(answer, "message"));
     uint64_t moved = number(answer, "succeeded_units"), failed = number(answer, "failed_units");
-    uint64_t state = (moved * 1000003 + failed) * 1000003 + number(answer, "blocked_units");
+    uint64_t blocked = number(answer, "blocked_units");
+    uint64_t on_ssd = number(answer, "disk_only_units");
+    uint64_t state = ((moved * 1000003 + failed) * 1000003 + blocked) * 1000003 + on_ssd;
     name = name != NULL ? name : "?";
     *over = strcmp(name, "SUCCEEDED") == 0 || strcmp(name, "FAILED") == 0 ||
             strcmp(name, "CANCELED") == 0;
     if (*shown != state || *over) {
         *shown = state;
-        fprintf(stderr, "%s: %llu objects moved, %.1f MiB; %llu failed, %llu waited for\n", name,
-                (unsigned long long)moved, (double)number(answer, "migrated_bytes") / (1u << 20),
-                (unsigned long long)failed, (unsigned long long)number(answer, "blocked_units"));
+        fprintf(
+            stderr,
+            "%s: %llu objects moved, %.1f MiB; %llu failed, %llu waited for, %llu on SSD only\n",
+            name, (unsigned long long)moved, (double)number(answer, "migrated_bytes") / (1u << 20),
+            (unsigned long long)failed, (unsigned long long)blocked, (unsigned long long)on_ssd);
     }
     if (!*over || strcmp(name, "SUCCEEDED") == 0) {
         return 0;

@@ -30,14 +30,17 @@ static enum mc_status drain(struct mc_master *m, const json_t *body, struct mc_a
                             struct mc_uuid *job) {
     struct mc_vec segments, targets;
     const json_t *concurrency = json_object_get(body, "max_concurrency");
+    const json_t *leave = json_object_get(body, "leave_disks");
     json_int_t most = CONCURRENCY_DEFAULT;
     MC_TRY(names_of(json_object_get(body, "segments"), arena, &segments));
     MC_TRY(names_of(json_object_get(body, "target_segments"), arena, &targets));
     if (concurrency != NULL && !json_is_null(concurrency)) {
         most = json_is_integer(concurrency) ? json_integer_value(concurrency) : 0;
     }
-    return most > 0 ? mc_master_drain(m, &segments, &targets, (uint64_t)most, job)
-                    : MC_INVALID_PARAMS;
+    if (most <= 0 || (leave != NULL && !json_is_boolean(leave))) {
+        return MC_INVALID_PARAMS;
+    }
+    return mc_master_drain(m, &segments, &targets, (uint64_t)most, json_is_true(leave), job);
 }
 
 int mc_admin_drain(struct mc_master *m, struct mc_str request, struct mc_buf *out) {

@@ -506,6 +506,9 @@ enum mc_status mc_move_task(struct mc_call *call, const struct mc_key *key, stru
 struct mc_drains *mc_drains_create(void);
 void mc_drains_destroy(struct mc_drains *drains);
 void mc_drains_tick(struct mc_call *call);
+bool mc_drains_running(const struct mc_master *m);
+/* Is the client's SSD being drained? Then where to; none = anywhere. Without locks. */
+bool mc_drain_targets(struct mc_call *call, struct mc_uuid client, struct mc_vec *targets);
 
 /* ---- changes.c: what disks may not bring back ---- */
 
@@ -547,6 +550,7 @@ bool mc_disks_want_more(struct mc_master *m, uint64_t limit);
 enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool offloading);
 void mc_disk_unmount(struct mc_call *call, struct mc_uuid client);
 bool mc_disk_known(struct mc_master *m, struct mc_uuid client);
+uint64_t mc_disk_replicas(struct mc_master *m, struct mc_uuid client); /* that are on it */
 enum mc_status mc_disk_capacity(struct mc_call *call, struct mc_uuid client, int64_t bytes);
 enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
                                  struct mc_vec *tasks);
@@ -578,13 +582,19 @@ enum mc_status mc_file_revoke(struct mc_object *o);
 /* A client has deleted the file. */
 enum mc_status mc_file_forget(struct mc_call *call, const struct mc_key *key);
 
-/* ---- promote.c: back from the SSD; without promotion_on_hit an error, or nothing ---- */
+/* ---- promote.c: back from the SSD; without promotion_on_hit or a drain an error, or nothing ----
+ */
 
 struct mc_promotions *mc_promotions_create(void);
 void mc_promotions_destroy(struct mc_promotions *promotions);
 /* The object was read and lies on a disk only. Needs the shard's lock; mc_promote_hit does not. */
 bool mc_promote_wanted(const struct mc_call *call, struct mc_object *o);
 void mc_promote_hit(struct mc_call *call, const struct mc_key *key);
+/* For a drain: whatever is read. MC_OK: it is asked for, of `size` bytes, by this or before. */
+enum mc_status mc_promote_ask(struct mc_call *call, const struct mc_key *key, uint64_t *size);
+/* It is asked for, and no memory was given yet. These two need the shard's lock. */
+bool mc_promoting(const struct mc_object *o);
+void mc_promote_withdraw(struct mc_object *o);
 enum mc_status mc_promote_heartbeat(struct mc_call *call, struct mc_uuid client,
                                     struct mc_vec *tasks);
 enum mc_status mc_promote_start(struct mc_call *call, const struct mc_key *key,
@@ -685,6 +695,8 @@ enum mc_status mc_place_named(struct mc_call *call, uint64_t size, struct mc_str
  * or not. */
 size_t mc_segments_set_status(struct mc_master *m, struct mc_str name, int from, int to);
 /* Live extents of the segments of that name. */
+/* It has segments, and all of them are DRAINED. Needs segments_lock. */
+bool mc_client_drained(const struct mc_master *m, struct mc_uuid client);
 uint64_t mc_segments_extents(struct mc_master *m, struct mc_str name);
 /* A segment name for one more replica of an object of this size: of `among` (empty = all), not in
  * `except`, open, with room as far as one can tell; chosen at random. False when there is none. The

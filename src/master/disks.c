@@ -24,6 +24,8 @@
  * A client that has just mounted its disk tells what it found there: until its first heartbeat it
  * may name objects that the index does not have. changes.c knows which of them may not come back.
  *
+ * A client whose segments are all DRAINED is about to go: its disk gets no new replicas (drain.c).
+ *
  * The queues' lock is a leaf; queue items are copies of keys, looked up again when they are taken.
  */
 #include "master/core.h"
@@ -576,9 +578,12 @@ enum mc_status mc_disk_written(struct mc_call *call, struct mc_uuid client,
         return MC_SEGMENT_NOT_FOUND;
     }
     struct mc_segment *s = endpoint.len ? disk_segment(call, client, endpoint, &adopting) : NULL;
+    pthread_rwlock_rdlock(&call->m->segments_lock); /* it is not drained meanwhile */
+    struct mc_segment *open = mc_client_drained(call->m, client) ? NULL : s;
     for (size_t i = 0; i < tasks->count; i++) {
-        written_one(call, client, s, adopting, &task[i], &at[i]);
+        written_one(call, client, open, adopting, &task[i], &at[i]);
     }
+    pthread_rwlock_unlock(&call->m->segments_lock);
     if (s) {
         atomic_fetch_sub_explicit(&s->disk_replicas, 1, memory_order_relaxed);
     }
@@ -620,13 +625,13 @@ static enum mc_status held_locked(struct mc_call *call, struct mc_shard *shard,
     return MC_OK;
 }
 
-/* `found`: no answer to a task. */
+/* `found`: no answer to a task. `s` NULL: it stays there, and is not listed. */
 static enum mc_status held_one(struct mc_call *call, struct mc_uuid client, struct mc_segment *s,
                                bool found, bool adopting, const struct mw_disk_item *item) {
     struct mc_master *m = call->m;
     struct mc_key key;
     struct mc_str tenant;
-    bool failed = item->size <= 0;
+    bool failed = item->size <= 0 || s == NULL;
     MC_TRY(mc_tenant_normalise(item->tenant, &tenant));
     MC_TRY(mc_key_make(m, tenant, item->key, &key));
     if (key.user.len == 0) {
@@ -668,9 +673,12 @@ enum mc_status mc_disk_holds(struct mc_call *call, const struct mw_a_on_disk *a,
     }
     struct mw_e_void *answers =
         mc_arena_zalloc(call->arena, (a->items.count + 1) * sizeof(*answers));
+    pthread_rwlock_rdlock(&call->m->segments_lock); /* it is not drained meanwhile */
+    struct mc_segment *open = mc_client_drained(call->m, a->client) ? NULL : s;
     for (size_t i = 0; i < a->items.count; i++) {
-        answers[i].error = held_one(call, a->client, s, a->found, adopting, &item[i]);
+        answers[i].error = held_one(call, a->client, open, a->found, adopting, &item[i]);
     }
+    pthread_rwlock_unlock(&call->m->segments_lock);
     atomic_fetch_sub_explicit(&s->disk_replicas, 1, memory_order_relaxed);
     *out = (struct mc_vec){answers, a->items.count};
     return MC_OK;
@@ -681,6 +689,16 @@ bool mc_disk_known(struct mc_master *m, struct mc_uuid client) {
     bool known = find_locked(m->disks, client) != NULL;
     mc_lock_release(&m->disks->lock);
     return known;
+}
+
+uint64_t mc_disk_replicas(struct mc_master *m, struct mc_uuid client) {
+    mc_lock_acquire(&m->disks->lock);
+    const struct disk *d = find_locked(m->disks, client);
+    uint64_t count = d && d->segment
+                         ? atomic_load_explicit(&d->segment->disk_replicas, memory_order_relaxed)
+                         : 0;
+    mc_lock_release(&m->disks->lock);
+    return count;
 }
 
 enum mc_status mc_disk_forget(struct mc_call *call, const struct mc_key *key,

@@ -1,5 +1,5 @@
 /*
- * Drain jobs: everything leaves some segments, and no reader notices.
+ * Drain jobs: everything leaves some nodes, and no reader notices.
  *
  * A job marks its segments DRAINING, so that they take nothing new, and walks through the index
  * again and again; for each object that has a complete replica there it makes a move task, as many
@@ -7,6 +7,12 @@
  * the move only takes the replica away. An object that is being written, copied or moved is looked
  * at again in the next walk. The walk after which no extent is left on the segments is the last
  * one: until then somebody holds a lease on bytes there, or may be writing.
+ *
+ * A client all of whose segments are being drained goes with its SSD. What only such SSDs have is
+ * brought back to the memory of others (promote.c), and an SSD's replica of what can be read
+ * elsewhere is forgotten, so that eviction does not take the SSD for a second home. The job has
+ * succeeded only when no replica there is left, and DRAINED segments' clients get no new ones
+ * (disks.c). Who asks that SSDs be left alone is told how much goes with them.
  *
  * A job that makes no progress for FAILURES_IN_A_ROW tasks has failed, as has one whose segment was
  * unmounted (and perhaps mounted anew) before it was empty; its segments take objects again.
@@ -28,14 +34,17 @@
 #define WALK_PAUSE_MS      100u /* after one that found nothing to do */
 #define CANCEL_HOLD_MS     10000u
 
+struct candidate {
+    char *tenant; /* and behind it the key, in one allocation */
+    struct mc_key key;
+    bool on_disk; /* only: to be brought back to memory */
+};
+
 struct unit { /* an object that is being moved */
     struct mc_uuid task;
     uint64_t size;
-};
-
-struct candidate {
-    char *tenant, *user; /* of one allocation */
-    struct mc_key key;
+    struct candidate promoted; /* tenant NULL: it is a task */
+    uint64_t give_up_ms;       /* the promotion, if memory was not asked for by then */
 };
 
 struct job {
@@ -46,10 +55,11 @@ struct job {
     struct mc_vec segments, targets; /* of struct mc_str, owned */
     uint64_t max_concurrency;
     uint64_t succeeded, failed, migrated_bytes;
-    /* Objects that only the SSDs of the segments' clients have: they are not moved, and go with
-     * their nodes. As of the last whole walk, and in this one. */
+    bool leave_disks;
+    /* Objects that only the SSDs of the segments' clients have, as of the last whole walk, and in
+     * this one. */
     uint64_t disk_only, disk_only_in_walk;
-    struct mc_uuid clients[MC_DRAIN_SEGMENTS_MAX];
+    struct mc_uuid clients[MC_DRAIN_SEGMENTS_MAX]; /* who has no other segment */
     size_t client_count;
     uint64_t blocked, blocked_in_walk, found_in_walk;
     uint64_t failures_in_a_row;
@@ -116,6 +126,9 @@ static void drop_queue(struct job *job) {
 
 static void job_free(struct job *job) {
     drop_queue(job);
+    for (size_t i = 0; i < job->active_count; i++) {
+        free(job->active[i].promoted.tenant);
+    }
     free(job->queue);
     free(job->active);
     free_names(&job->segments);
@@ -160,25 +173,99 @@ static void end_locked(struct mc_call *call, struct job *job, enum mc_job_status
     atomic_fetch_sub_explicit(&call->m->drains->running, 1, memory_order_relaxed);
 }
 
-/* Looks how the tasks stand. */
+static bool on_their_disk(const struct job *job, const struct mc_replica *r) {
+    for (size_t c = 0; r->type == MC_REPLICA_LOCAL_DISK && c < job->client_count; c++) {
+        if (mc_uuid_eq(r->segment->client, job->clients[c])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Where an object can be read, the drained segments' memory aside. */
+static void homes(const struct job *job, struct mc_object *o, bool *theirs, bool *others) {
+    *theirs = *others = false;
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        if (r->status == MC_REPLICA_COMPLETE && !mc_segment_gone(r->segment)) {
+            bool *where = on_their_disk(job, r) ? theirs : others;
+            *where = true;
+        }
+    }
+}
+
+/* Of an object that can be read elsewhere: their disks are no home for it any more. Needs the
+ * shard's lock. */
+static void forget_disks(struct mc_call *call, const struct job *job, struct mc_shard *shard,
+                         struct mc_object *o) {
+    for (unsigned i = 0; i < o->replica_count;) {
+        if (on_their_disk(job, mc_object_replica(o, i))) {
+            mc_object_remove_replica(call->m, shard, o, i, 0);
+        } else {
+            i++;
+        }
+    }
+}
+
+enum progress { UNDER_WAY, DONE, FAILED, IN_VAIN };
+
+static enum progress look_at_task(struct mc_call *call, const struct unit *unit) {
+    struct mw_task_info info;
+    enum mc_status known = mc_task_query(call, unit->task, &info);
+    if (known == MC_OK && info.status != MC_TASK_SUCCESS && info.status != MC_TASK_FAILED) {
+        return UNDER_WAY;
+    }
+    return known == MC_OK && info.status == MC_TASK_SUCCESS ? DONE : FAILED;
+}
+
+/* One that came to nothing is tried again in the next walk: memory may be full just now. */
+static enum progress look_at_promotion(struct mc_call *call, struct job *job,
+                                       const struct unit *unit) {
+    const struct mc_key *key = &unit->promoted.key;
+    struct mc_shard *shard = mc_shard_of(call->m, key->hash);
+    enum progress progress = IN_VAIN;
+    bool theirs = false, others = false;
+    mc_lock_acquire(&shard->lock);
+    struct mc_object *o = mc_object_find(call->m, shard, key);
+    if (o) {
+        homes(job, o, &theirs, &others);
+    }
+    bool patient = call->now_ms < unit->give_up_ms && call->now_ms >= job->hold_until_ms;
+    if (o && mc_promoting(o) && patient) {
+        progress = UNDER_WAY;
+    } else if (o && mc_replicating(o)) {
+        progress = UNDER_WAY; /* it ends by itself */
+    } else if (theirs && !others) {
+        mc_promote_withdraw(o);
+        job->blocked_in_walk++;
+    } else if (theirs && o->list != MC_LIST_PROCESSING) {
+        forget_disks(call, job, shard, o);
+        progress = DONE;
+    }
+    mc_lock_release(&shard->lock);
+    return progress;
+}
+
+/* Looks how the moves stand. */
 static void collect_locked(struct mc_call *call, struct job *job) {
     for (size_t i = 0; i < job->active_count;) {
         struct unit *unit = &job->active[i];
-        struct mw_task_info info;
-        enum mc_status known = mc_task_query(call, unit->task, &info);
-        if (known == MC_OK && info.status != MC_TASK_SUCCESS && info.status != MC_TASK_FAILED) {
+        enum progress progress = unit->promoted.tenant != NULL ? look_at_promotion(call, job, unit)
+                                                               : look_at_task(call, unit);
+        if (progress == UNDER_WAY) {
             i++;
             continue;
         }
-        if (known == MC_OK && info.status == MC_TASK_SUCCESS) {
+        if (progress == DONE) {
             job->succeeded++;
             job->migrated_bytes += unit->size;
             job->failures_in_a_row = 0;
-        } else {
+        } else if (progress == FAILED) {
             job->failed++;
             job->failures_in_a_row++;
         }
         touch(call, job);
+        free(unit->promoted.tenant);
         *unit = job->active[--job->active_count];
     }
 }
@@ -202,18 +289,40 @@ static int replica_there(const struct job *job, struct mc_object *o, bool *busy)
     return found;
 }
 
-static bool only_on_their_disks(const struct job *job, struct mc_object *o) {
-    for (unsigned i = 0; i < o->replica_count; i++) {
-        const struct mc_replica *r = mc_object_replica(o, i);
-        bool theirs = false;
-        for (size_t c = 0; r->type == MC_REPLICA_LOCAL_DISK && c < job->client_count; c++) {
-            theirs = theirs || mc_uuid_eq(r->segment->client, job->clients[c]);
-        }
-        if (!theirs) {
-            return false;
-        }
+static void add_candidate(struct walk *walk, struct mc_object *o, bool on_disk) {
+    struct mc_str tenant = mc_object_tenant(o), user = mc_object_key(o);
+    struct candidate *c = &walk->job->queue[walk->job->queue_count++];
+    c->tenant = mc_alloc(tenant.len + user.len + 1);
+    char *key = c->tenant + tenant.len;
+    if (tenant.len) {
+        memcpy(c->tenant, tenant.ptr, tenant.len);
     }
-    return o->replica_count > 0;
+    memcpy(key, user.ptr, user.len);
+    c->key = (struct mc_key){.tenant = {c->tenant, tenant.len},
+                             .user = {key, user.len},
+                             .hash = mc_object_hash(walk->call->m, o)};
+    c->on_disk = on_disk;
+}
+
+/* No memory of the drained segments has it: do their disks? */
+static void look_at_disks(struct walk *walk, struct mc_shard *shard, struct mc_object *o,
+                          bool busy) {
+    struct job *job = walk->job;
+    bool theirs, others;
+    homes(job, o, &theirs, &others);
+    job->disk_only_in_walk += theirs && !others;
+    if (job->leave_disks || !theirs) {
+        return;
+    }
+    if (busy) {
+        job->found_in_walk++;
+        job->blocked_in_walk++;
+    } else if (!others) {
+        job->found_in_walk++;
+        add_candidate(walk, o, true);
+    } else {
+        forget_disks(walk->call, job, shard, o);
+    }
 }
 
 static bool look(void *ctx, struct mc_shard *shard, struct mc_object *o) {
@@ -221,26 +330,44 @@ static bool look(void *ctx, struct mc_shard *shard, struct mc_object *o) {
     struct job *job = walk->job;
     bool busy = mc_replicating(o);
     if (replica_there(job, o, &busy) < 0) {
-        job->disk_only_in_walk += only_on_their_disks(job, o);
-        return true;
+        look_at_disks(walk, shard, o, busy || o->list == MC_LIST_PROCESSING);
+    } else {
+        job->found_in_walk++;
+        if (busy) {
+            job->blocked_in_walk++;
+        } else {
+            add_candidate(walk, o, false);
+        }
     }
-    job->found_in_walk++;
-    if (busy) {
-        job->blocked_in_walk++;
-        return true;
-    }
-    struct mc_str tenant = mc_object_tenant(o), user = mc_object_key(o);
-    struct candidate *c = &job->queue[job->queue_count++];
-    c->tenant = mc_alloc(tenant.len + user.len + 1);
-    c->user = c->tenant + tenant.len;
-    if (tenant.len) {
-        memcpy(c->tenant, tenant.ptr, tenant.len);
-    }
-    memcpy(c->user, user.ptr, user.len);
-    c->key = (struct mc_key){.tenant = {c->tenant, tenant.len},
-                             .user = {c->user, user.len},
-                             .hash = mc_object_hash(walk->call->m, o)};
     return job->queue_count < CANDIDATES_PER_JOB;
+}
+
+/* What the disks still have that go with the segments. */
+static uint64_t on_disks(struct mc_master *m, const struct job *job) {
+    uint64_t replicas = 0;
+    for (size_t c = 0; !job->leave_disks && c < job->client_count; c++) {
+        replicas += mc_disk_replicas(m, job->clients[c]);
+    }
+    return replicas;
+}
+
+static void set_status_locked(struct mc_master *m, const struct job *job, int from, int to) {
+    for (size_t i = 0; i < job->segments.count; i++) {
+        mc_segments_set_status(m, name_at(&job->segments, i), from, to);
+    }
+}
+
+/* From DRAINED on their disks get nothing new, so what is not there then is never. */
+static bool empty_locked(struct mc_master *m, const struct job *job) {
+    if (on_disks(m, job) > 0) {
+        return false;
+    }
+    set_status_locked(m, job, MC_SEGMENT_DRAINING, MC_SEGMENT_DRAINED);
+    if (on_disks(m, job) == 0) {
+        return true;
+    }
+    set_status_locked(m, job, MC_SEGMENT_DRAINED, MC_SEGMENT_DRAINING);
+    return false;
 }
 
 /* The end of a walk: is this the end of the job? */
@@ -259,7 +386,7 @@ static void walked_locked(struct mc_call *call, struct job *job) {
     if (lost) {
         end_locked(call, job, MC_JOB_FAILED, MC_SEGMENT_OK,
                    "a segment was unmounted before it was empty");
-    } else if (job->found_in_walk == 0 && extents == 0) {
+    } else if (job->found_in_walk == 0 && extents == 0 && empty_locked(call->m, job)) {
         end_locked(call, job, MC_JOB_SUCCEEDED, MC_SEGMENT_DRAINED, "Drain job finished");
     }
     job->walk_after_ms = call->now_ms + WALK_PAUSE_MS;
@@ -267,12 +394,19 @@ static void walked_locked(struct mc_call *call, struct job *job) {
     job->next_shard = 0;
 }
 
+/* Who has nothing but segments of this job goes, and its disk with it. */
 static void find_clients_locked(struct mc_master *m, struct job *job) {
     job->client_count = 0;
     pthread_rwlock_rdlock(&m->segments_lock);
     for (size_t i = 0; i < m->segment_count && job->client_count < MC_DRAIN_SEGMENTS_MAX; i++) {
-        if (contains(&job->segments, m->segments[i]->info.name)) {
-            job->clients[job->client_count++] = m->segments[i]->client;
+        struct mc_uuid client = m->segments[i]->client;
+        bool goes = contains(&job->segments, m->segments[i]->info.name);
+        for (size_t k = 0; goes && k < m->segment_count; k++) {
+            goes = !mc_uuid_eq(m->segments[k]->client, client) ||
+                   contains(&job->segments, m->segments[k]->info.name);
+        }
+        if (goes) {
+            job->clients[job->client_count++] = client;
         }
     }
     pthread_rwlock_unlock(&m->segments_lock);
@@ -344,11 +478,27 @@ static bool plan(struct mc_call *call, const struct job *job, const struct mc_ke
     return out->source.len > 0;
 }
 
+/* Takes over the candidate's names. */
+static void promote_locked(struct mc_call *call, struct job *job, struct candidate *c) {
+    uint64_t size;
+    if (mc_promote_ask(call, &c->key, &size) == MC_OK) {
+        uint64_t give_up_ms = call->now_ms + call->m->config.put_start_discard_timeout_ms;
+        job->active[job->active_count++] =
+            (struct unit){.size = size, .promoted = *c, .give_up_ms = give_up_ms};
+        c->tenant = NULL;
+        touch(call, job);
+    }
+}
+
 /* False when no more can be begun now. */
-static bool begin_locked(struct mc_call *call, struct job *job, const struct candidate *c) {
+static bool begin_locked(struct mc_call *call, struct job *job, struct candidate *c) {
     struct plan p;
     struct mc_str target;
-    struct unit unit;
+    struct unit unit = {0};
+    if (c->on_disk) {
+        promote_locked(call, job, c);
+        return true; /* else it has gone, or is in memory again: the next walk will see */
+    }
     if (!plan(call, job, &c->key, &p)) {
         return true; /* it has gone, or is busy: the next walk will see */
     }
@@ -392,9 +542,36 @@ static void advance_locked(struct mc_call *call, struct job *job) {
     }
 }
 
+bool mc_drains_running(const struct mc_master *m) {
+    return atomic_load_explicit(&m->drains->running, memory_order_relaxed) > 0;
+}
+
+bool mc_drain_targets(struct mc_call *call, struct mc_uuid client, struct mc_vec *targets) {
+    struct mc_drains *drains = call->m->drains;
+    bool drained = false;
+    *targets = (struct mc_vec){0};
+    if (!mc_drains_running(call->m)) {
+        return false;
+    }
+    pthread_mutex_lock(&drains->lock);
+    for (const struct job *job = drains->jobs; job && !drained; job = job->next) {
+        for (size_t c = 0; !ended(job) && c < job->client_count; c++) {
+            drained = drained || mc_uuid_eq(job->clients[c], client);
+        }
+        struct mc_str *names =
+            drained ? mc_arena_alloc(call->arena, (job->targets.count + 1) * sizeof(*names)) : NULL;
+        for (size_t i = 0; drained && i < job->targets.count; i++) {
+            names[targets->count++] = mc_arena_str(call->arena, name_at(&job->targets, i));
+        }
+        targets->items = names;
+    }
+    pthread_mutex_unlock(&drains->lock);
+    return drained;
+}
+
 void mc_drains_tick(struct mc_call *call) {
     struct mc_drains *drains = call->m->drains;
-    if (atomic_load_explicit(&drains->running, memory_order_relaxed) == 0) {
+    if (!mc_drains_running(call->m)) {
         return;
     }
     pthread_mutex_lock(&drains->lock);
@@ -448,7 +625,7 @@ static bool make_room_locked(struct mc_drains *drains) {
 
 enum mc_status mc_master_drain(struct mc_master *m, const struct mc_vec *segments,
                                const struct mc_vec *targets, uint64_t max_concurrency,
-                               struct mc_uuid *id) {
+                               bool leave_disks, struct mc_uuid *id) {
     struct mc_drains *drains = m->drains;
     if (segments->count == 0 || segments->count > MC_DRAIN_SEGMENTS_MAX ||
         targets->count > MC_DRAIN_SEGMENTS_MAX || max_concurrency == 0 ||
@@ -469,6 +646,7 @@ enum mc_status mc_master_drain(struct mc_master *m, const struct mc_vec *segment
                             .segments = own_names(segments),
                             .targets = own_names(targets),
                             .max_concurrency = max_concurrency,
+                            .leave_disks = leave_disks,
                             .message = "Drain job created"};
         job->updated_wall_ms = job->created_wall_ms;
         job->active = mc_alloc(max_concurrency * sizeof(*job->active));

@@ -193,13 +193,15 @@ enum mc_job_status {
 
 /* Begins to move everything off the segments, to `targets` (none = any other). They take nothing
  * new from now on and are readable all the time; the job has succeeded, and they are DRAINED, when
- * nothing is there any more that anybody could still be reading or writing. MC_INVALID_PARAMS (no
+ * nothing is there any more that anybody could still be reading or writing. The SSDs of clients
+ * that have no other segments are drained with them, to memory, unless `leave_disks`: then what
+ * only they have goes with their nodes. MC_INVALID_PARAMS (no
  * segments, one that is a target too, concurrency 0, too many), MC_SEGMENT_NOT_FOUND,
  * MC_UNAVAILABLE_IN_CURRENT_STATUS (a segment that is leaving or being drained already),
  * MC_TASK_PENDING_LIMIT_EXCEEDED (too many jobs). */
 enum mc_status mc_master_drain(struct mc_master *m, const struct mc_vec *segments,
                                const struct mc_vec *targets, uint64_t max_concurrency,
-                               struct mc_uuid *job);
+                               bool leave_disks, struct mc_uuid *job);
 struct mc_master_job_info { /* strings live in the arena passed in */
     struct mc_uuid id;
     int status; /* enum mc_job_status */
@@ -209,7 +211,7 @@ struct mc_master_job_info { /* strings live in the arena passed in */
      * being written, copied, or there is no other place); being moved now. */
     uint64_t succeeded, failed, blocked, active;
     uint64_t migrated_bytes;
-    uint64_t disk_only; /* objects that only the SSDs of these nodes have: not moved */
+    uint64_t disk_only; /* objects that only the SSDs of these nodes had, when last looked at */
     struct mc_str message;
 };
 /* MC_JOB_NOT_FOUND. */

@@ -9,7 +9,8 @@
  *
  * An object that waits carries a mark; the queue holds copies of keys, looked up again when they
  * are taken, so what was removed, replaced or brought back otherwise meanwhile is passed over.
- * Memory above the eviction's watermark takes nothing back. The queues' lock is a leaf.
+ * Memory above the eviction's watermark takes nothing back, except what a drain asks for: that is
+ * on no disk that stays, so eviction has to make room for it. The queues' lock is a leaf.
  */
 #include "master/core.h"
 #include "master/tenants.h"
@@ -114,6 +115,54 @@ bool mc_promote_wanted(const struct mc_call *call, struct mc_object *o) {
     return call->m->config.promotion_on_hit && !mc_object_in_memory(o) && on_disk(o) != NULL;
 }
 
+/* Needs the shard's lock and the queues'. */
+static void queue_locked(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
+                         uint64_t hash) {
+    struct mc_promotions *p = m->promotions;
+    struct item *item = mc_alloc(sizeof(*item) + o->tenant_len + o->key_len);
+    *item = (struct item){.client = on_disk(o)->segment->client,
+                          .mark = ++p->next_mark,
+                          .hash = hash,
+                          .tenant_len = o->tenant_len,
+                          .key_len = o->key_len};
+    memcpy(item->bytes, o->bytes, (size_t)o->tenant_len + o->key_len);
+    struct mc_object_ext *ext = mc_object_ext(shard, o);
+    ext->promotion = MARK_QUEUED;
+    ext->promotion_mark = item->mark;
+    mc_list_push_back(&p->queued, &item->link);
+    p->queued_count++;
+}
+
+bool mc_promoting(const struct mc_object *o) {
+    return o->ext && o->ext->promotion != MARK_NONE;
+}
+
+void mc_promote_withdraw(struct mc_object *o) {
+    if (o->ext) {
+        o->ext->promotion = MARK_NONE;
+    }
+}
+
+enum mc_status mc_promote_ask(struct mc_call *call, const struct mc_key *key, uint64_t *size) {
+    struct mc_master *m = call->m;
+    struct mc_shard *shard = mc_shard_of(m, key->hash);
+    enum mc_status status = MC_OBJECT_NOT_FOUND;
+    mc_lock_acquire(&shard->lock);
+    struct mc_object *o = mc_object_find(m, shard, key);
+    if (o && !mc_object_in_memory(o) && on_disk(o) && !mc_replicating(o) &&
+        o->list != MC_LIST_PROCESSING) {
+        status = MC_OK;
+        *size = o->size;
+        mc_lock_acquire(&m->promotions->lock);
+        if (!mc_promoting(o)) {
+            queue_locked(m, shard, o, key->hash);
+        }
+        mc_lock_release(&m->promotions->lock);
+    }
+    mc_lock_release(&shard->lock);
+    return status;
+}
+
 void mc_promote_hit(struct mc_call *call, const struct mc_key *key) {
     struct mc_master *m = call->m;
     struct mc_promotions *p = m->promotions;
@@ -124,11 +173,10 @@ void mc_promote_hit(struct mc_call *call, const struct mc_key *key) {
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_object_find(m, shard, key);
     if (!o || !mc_promote_wanted(call, o) || mc_replicating(o) || o->list == MC_LIST_PROCESSING ||
-        (o->ext && o->ext->promotion != MARK_NONE)) {
+        mc_promoting(o)) {
         mc_lock_release(&shard->lock);
         return;
     }
-    struct item *item = NULL;
     struct mc_metric *why = NULL;
     mc_lock_acquire(&p->lock);
     if (count_read_locked(p, key->hash) < threshold) {
@@ -138,18 +186,7 @@ void mc_promote_hit(struct mc_call *call, const struct mc_key *key) {
     } else if (p->queued_count >= m->config.promotion_queue_limit) {
         why = &m->counters.promotions_no_place;
     } else {
-        item = mc_alloc(sizeof(*item) + o->tenant_len + o->key_len);
-        *item = (struct item){.client = on_disk(o)->segment->client,
-                              .mark = ++p->next_mark,
-                              .hash = key->hash,
-                              .tenant_len = o->tenant_len,
-                              .key_len = o->key_len};
-        memcpy(item->bytes, o->bytes, (size_t)o->tenant_len + o->key_len);
-        struct mc_object_ext *ext = mc_object_ext(shard, o);
-        ext->promotion = MARK_QUEUED;
-        ext->promotion_mark = item->mark;
-        mc_list_push_back(&p->queued, &item->link);
-        p->queued_count++;
+        queue_locked(m, shard, o, key->hash);
         why = &m->counters.promotions_admitted;
     }
     mc_lock_release(&p->lock);
@@ -158,6 +195,10 @@ void mc_promote_hit(struct mc_call *call, const struct mc_key *key) {
 }
 
 /* ---- tasks ---- */
+
+static bool happens(const struct mc_master *m) {
+    return m->config.promotion_on_hit || mc_drains_running(m);
+}
 
 /* The client's oldest queued item, moved to the claimed ones; a copy in the arena, or NULL. */
 static struct item *take_item(struct mc_call *call, struct mc_uuid client) {
@@ -184,7 +225,7 @@ static struct item *take_item(struct mc_call *call, struct mc_uuid client) {
 enum mc_status mc_promote_heartbeat(struct mc_call *call, struct mc_uuid client,
                                     struct mc_vec *tasks) {
     struct mc_master *m = call->m;
-    if (!m->config.promotion_on_hit) {
+    if (!happens(m)) {
         return MC_UNAVAILABLE_IN_CURRENT_MODE;
     }
     if (!mc_disk_known(m, client)) {
@@ -218,22 +259,41 @@ enum mc_status mc_promote_heartbeat(struct mc_call *call, struct mc_uuid client,
 
 /* ---- the promotion itself ---- */
 
-static enum mc_status place(struct mc_call *call, const struct mc_key *key, struct mc_object *o,
-                            const struct mc_vec *preferred, struct mc_replica *out) {
-    const struct mc_str *names = preferred->items;
-    for (size_t i = 0; i < preferred->count; i++) {
-        if (mc_place_named(call, o->size, names[i], out) == MC_OK) {
-            return MC_OK;
+static bool place_named(struct mc_call *call, uint64_t size, const struct mc_vec *among,
+                        struct mc_replica *out) {
+    const struct mc_str *names = among->items;
+    for (size_t i = 0; i < among->count; i++) {
+        if (mc_place_named(call, size, names[i], out) == MC_OK) {
+            return true;
         }
     }
+    return false;
+}
+
+/* Where a promotion may go. */
+struct where {
+    const struct mc_vec *preferred;
+    struct mc_vec targets; /* of the drain that empties the client; none = anywhere */
+    bool drained;
+};
+
+static enum mc_status place(struct mc_call *call, const struct mc_key *key, struct mc_object *o,
+                            const struct where *where, struct mc_replica *out) {
     struct mw_replicate_config config = {.replica_num = 1};
-    return mc_place(call, o->size, 1, key->hash, &config, out) == 1 ? MC_OK
-                                                                    : MC_NO_AVAILABLE_HANDLE;
+    bool found = place_named(call, o->size,
+                             where->targets.count > 0 ? &where->targets : where->preferred, out);
+    if (!found && where->targets.count == 0) {
+        found = mc_place(call, o->size, 1, key->hash, &config, out) == 1;
+    }
+    if (!found && where->drained) {
+        atomic_store_explicit(&call->m->need_eviction, true, memory_order_relaxed);
+    }
+    return found ? MC_OK : MC_NO_AVAILABLE_HANDLE;
 }
 
 static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
                                    const struct mc_key *key, const struct mw_a_promotion_start *a,
-                                   struct mw_replica *out) {
+                                   const struct where *where, struct mw_replica *out) {
     struct mc_object *o = mc_object_find(call->m, shard, key);
     struct mc_replica target;
     if (!o) {
@@ -253,7 +313,7 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
         o->ext->promotion = MARK_NONE;
         return MC_OBJECT_HAS_REPLICATION_TASK;
     }
-    MC_TRY(place(call, key, o, &a->segments, &target));
+    MC_TRY(place(call, key, o, where, &target));
     enum mc_status status = mc_tenant_charge(call->m, key->tenant, o->size, 0);
     if (status != MC_OK) {
         mc_extent_free(call->m, &target, o->size);
@@ -269,12 +329,14 @@ enum mc_status mc_promote_start(struct mc_call *call, const struct mc_key *key,
                                 const struct mw_a_promotion_start *a, struct mw_replica *out) {
     struct mc_master *m = call->m;
     struct mc_shard *shard = mc_shard_of(m, key->hash);
-    if (!m->config.promotion_on_hit) {
+    if (!happens(m)) {
         return MC_UNAVAILABLE_IN_CURRENT_MODE;
     }
+    struct where where = {.preferred = &a->segments};
+    where.drained = mc_drain_targets(call, a->client, &where.targets);
     pthread_rwlock_rdlock(&m->segments_lock);
     mc_lock_acquire(&shard->lock);
-    enum mc_status status = start_locked(call, shard, key, a, out);
+    enum mc_status status = start_locked(call, shard, key, a, &where, out);
     mc_lock_release(&shard->lock);
     pthread_rwlock_unlock(&m->segments_lock);
     return status;
@@ -299,7 +361,7 @@ static enum mc_status release_claim(struct mc_call *call, const struct mc_key *k
 enum mc_status mc_promote_end(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
                               bool success) {
     struct mc_master *m = call->m;
-    if (!m->config.promotion_on_hit) {
+    if (!happens(m)) {
         return MC_UNAVAILABLE_IN_CURRENT_MODE;
     }
     enum mc_status status;

@@ -372,6 +372,19 @@ size_t mc_segments_set_status(struct mc_master *m, struct mc_str name, int from,
     return count;
 }
 
+bool mc_client_drained(const struct mc_master *m, struct mc_uuid client) {
+    bool some = false, all = true;
+    for (size_t i = 0; i < m->segment_count; i++) {
+        const struct mc_segment *s = m->segments[i];
+        if (mc_uuid_eq(s->client, client)) {
+            some = true;
+            all =
+                all && atomic_load_explicit(&s->status, memory_order_relaxed) == MC_SEGMENT_DRAINED;
+        }
+    }
+    return some && all;
+}
+
 uint64_t mc_segments_extents(struct mc_master *m, struct mc_str name) {
     uint64_t extents = 0;
     pthread_rwlock_rdlock(&m->segments_lock);

@@ -495,52 +495,59 @@ void sim_ledger_master_lost(struct sim *sim) {
     sim->purged_event = 0;
 }
 
-/* A late mount by a process that has died takes the place of the live one's segment until its next
- * heartbeat; what is drained then is what the dead one had. */
-static bool is_mounted(struct sim *sim, const struct sim_region *region) {
-    struct mc_arena arena = {0};
+/* Who has memory of this name mounted: the node, or a process of it that has died. A late mount by
+ * such a one takes the place of the live one's segment until its next heartbeat; what is drained
+ * then is what the dead one had. */
+struct drained {
+    struct sim *sim;
+    struct mc_arena arena;
+    const struct mc_master_segment_info *segments;
     size_t count;
-    bool found = false;
-    const struct mc_master_segment_info *all = mc_master_segments(sim->master, &arena, &count);
-    for (size_t i = 0; i < count; i++) {
-        found = found || all[i].segment.base == region->base;
-    }
-    mc_arena_free(&arena);
-    return found;
-}
+    struct mc_str name;
+    bool by_the_living;
+    uint64_t disk_only;
+};
 
-static uint64_t only_on_disk_of(struct sim *sim, const struct sim_node *node) {
-    struct mc_arena arena = {0};
-    uint64_t count = 0;
-    for (unsigned key = 0; key < SIM_KEYS; key++) {
-        struct mw_replica_list list;
-        if (mc_master_peek(sim->master, MC_STR("default"), mc_str_from(sim_key_name(key)), &arena,
-                           &list) == MC_OK) {
-            const struct mw_replica *r = list.replicas.items;
-            size_t theirs = 0;
-            for (size_t i = 0; i < list.replicas.count; i++) {
-                theirs += r[i].tag == MW_TAG_LOCAL_DISK &&
-                          mc_uuid_eq(r[i].local_disk.client_id, node->process.id);
-            }
-            count += theirs > 0 && theirs == list.replicas.count;
+static bool goes(const struct drained *d, struct mc_uuid client) {
+    for (size_t i = 0; i < d->count; i++) {
+        if (mc_str_eq(d->segments[i].segment.name, d->name) &&
+            mc_uuid_eq(d->segments[i].client, client)) {
+            return true;
         }
     }
-    mc_arena_free(&arena);
-    return count;
+    return false;
+}
+
+static bool count_disk_only(void *ctx, struct mc_str tenant, struct mc_str key) {
+    struct drained *d = ctx;
+    struct mw_replica_list list;
+    if (mc_master_peek(d->sim->master, tenant, key, &d->arena, &list) == MC_OK) {
+        const struct mw_replica *r = list.replicas.items;
+        size_t theirs = 0;
+        for (size_t i = 0; i < list.replicas.count; i++) {
+            theirs += r[i].tag == MW_TAG_LOCAL_DISK && goes(d, r[i].local_disk.client_id);
+        }
+        d->disk_only += theirs > 0 && theirs == list.replicas.count;
+    }
+    return true;
 }
 
 void sim_ledger_drained(struct sim *sim, const struct sim_node *node, uint64_t disk_only) {
-    if (sim->profile.reuse_addresses || node->region == NULL || !is_mounted(sim, node->region)) {
-        return; /* promises about memory that was there before cannot be told apart */
+    struct drained d = {.sim = sim, .name = mc_str_from(node->process.name)};
+    d.segments = mc_master_segments(sim->master, &d.arena, &d.count);
+    for (size_t i = 0; i < d.count; i++) {
+        d.by_the_living |= node->region != NULL && d.segments[i].segment.base == node->region->base;
     }
-    /* more may be told of: what a dead process of that name has, or names in which a bit has turned
-     */
-    uint64_t left = only_on_disk_of(sim, node);
-    if (left > disk_only) {
-        breach(sim, "%s is drained, and only its disk has %llu objects, not %llu",
-               node->process.name, (unsigned long long)left, (unsigned long long)disk_only);
+    mc_master_each_key(sim->master, NULL, count_disk_only, &d);
+    mc_arena_free(&d.arena);
+    if (d.disk_only != disk_only || (disk_only > 0 && !sim->leave_disks)) {
+        breach(sim, "%s is drained, and only its disk has %llu objects; the master says %llu",
+               node->process.name, (unsigned long long)d.disk_only, (unsigned long long)disk_only);
     }
     sim->result->coverage.left_on_disk += disk_only;
+    if (sim->profile.reuse_addresses || !d.by_the_living) {
+        return; /* promises about memory that was there before cannot be told apart */
+    }
     for (size_t i = 0; i < sim->extent_count; i++) {
         const struct sim_extent *e = &sim->extents[i];
         if (e->known && promised(e, sim_now_ms(sim)) &&

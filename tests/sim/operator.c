@@ -2,8 +2,9 @@
  * The operator: now and then he drains a node and, when that has succeeded, has it leave.
  *
  * A drained node is one where nobody can be reading or writing any more: of everything that the
- * ledger has promised, nothing is there. What only its disk has goes with it, and the master says
- * how much that is. In a calm cluster no drain goes on.
+ * ledger has promised, nothing is there, nor is anything on its disk only, unless he has said that
+ * disks are to be left alone: then the master says how much goes with it. In a calm cluster no
+ * drain goes on.
  */
 #include "sim/sim.h"
 
@@ -13,10 +14,11 @@ static void begin(struct sim *sim) {
     struct sim_node *node = &sim->nodes[mc_rng_below(&sim->rng, SIM_NODES)];
     struct mc_str name = mc_str_from(node->process.name);
     struct mc_vec segments = {&name, 1}, targets = {NULL, 0};
+    sim->leave_disks = sim->profile.ssd && sim_odds(sim, 30);
     sim->next_drain_ns = sim->now_ns + sim_between(sim, 200 * MC_MS, 3 * MC_SEC);
     if (node->up && !node->leaving &&
         mc_master_drain(sim->master, &segments, &targets, sim_between(sim, 1, CONCURRENCY_MAX),
-                        &sim->drain_job) == MC_OK) {
+                        sim->leave_disks, &sim->drain_job) == MC_OK) {
         SIM_COUNT(sim, drains);
         sim_trace(sim, "%s is being drained", node->process.name);
         sim->draining = node;

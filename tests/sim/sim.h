@@ -276,6 +276,7 @@ struct sim {
     bool auditing;             /* the clients are through */
     struct sim_node *draining; /* NULL = no drain goes on */
     struct mc_uuid drain_job;
+    bool leave_disks; /* that job does */
     uint64_t next_drain_ns;
 
     struct sim_node nodes[SIM_NODES];
@@ -404,7 +405,7 @@ void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request
                     struct mc_str reply, uint64_t operation);
 void sim_ledger_master_lost(struct sim *sim);
 /* The master says that nobody reads or writes on the node any more, and how many objects only its
- * disk has. */
+ * disk has: none, unless the drain leaves disks alone. */
 void sim_ledger_drained(struct sim *sim, const struct sim_node *node, uint64_t disk_only);
 
 #endif

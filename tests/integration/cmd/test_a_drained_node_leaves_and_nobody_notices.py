@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""`mooncake drain` empties a node while somebody reads all the time; then the node ends, and nothing is missing. The endpoints
-behind it answer as upstream's do."""
+"""`mooncake drain` empties a node while somebody reads all the time; then the node ends, and nothing is missing, not even what
+only its SSD had. The endpoints behind it answer as upstream's do."""
 import json
 import os
 import pathlib
+import re
 import sys
 import threading
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from support.programs import Master, Node, bin_dir, check, check_equal, http, main, run  # noqa: E402
@@ -82,6 +84,42 @@ def a_node_leaves(closing, scratch):
     check(answer["succeeded_units"] > 0 and answer["migrated_bytes"] > 0, f"nothing was moved: {answer}")
 
 
+def metric(master, name):
+    return int(re.search(rf"^{name} (\d+)$", http("GET", master.admin, "/metrics")[2], re.MULTILINE).group(1))
+
+
+def put_patiently(master, key, path):
+    """Memory may be full of what is not on the SSD yet."""
+    until = time.monotonic() + 60
+    while (done := mooncake("put", f"--master={master.rpc}", key, path)).returncode != 0:
+        check(time.monotonic() < until, f"put of {key}: {done.stderr}")
+        time.sleep(0.1)
+
+
+def its_ssd_goes_along(closing, scratch):
+    os.environ["MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS"] = "1"
+    master = Master(BIN, "--enable_offload", "--default_kv_lease_ttl=200", "--eviction_high_watermark_ratio=0.8")
+    (scratch / "ssd").mkdir()
+    node = Node(BIN, master, "16MB", f"--ssd_offload_path={scratch / 'ssd'}", "--http", "--http_port=0")
+    closing += [master, node]
+    values = {}
+    for i in range(30): # twice its memory
+        values[f"key/{i}"] = os.urandom(1_000_000 + 7919 * i)
+        (scratch / "in").write_bytes(values[f"key/{i}"])
+        put_patiently(master, f"key/{i}", scratch / "in")
+    until = time.monotonic() + 60
+    while metric(master, "master_offload_success_total") < len(values):
+        check(time.monotonic() < until, "not everything is on the SSD")
+        time.sleep(0.05)
+    closing.append(Node(BIN, master, "128MB"))
+    drained = mooncake("drain", f"--master={master.rpc}", node.name, timeout=100)
+    check_equal(drained.returncode, 0, f"drain: {drained.stderr}")
+    check(b"0 on SSD only" in drained.stderr, f"drain: {drained.stderr}")
+    check(metric(master, "master_promotion_completed_total") > 0, "the SSD had nothing that memory had not")
+    check_equal(node.stop(), 0, "the drained node ends")
+    read_all(master, values)
+
+
 def what_cannot_be(closing, scratch):
     master = Master(BIN)
     node = Node(BIN, master)
@@ -94,7 +132,8 @@ def what_cannot_be(closing, scratch):
     check(post("{")[0] == 400 and "Invalid JSON body: " in post("{")[2], f"broken JSON: {post('{')}")
     check(post("[]")[0] == 400, f"not an object: {post('[]')}")
     for body in ("{}", '{"segments":[]}', '{"segments":"x"}', f'{{"segments":[{name}],"target_segments":[{name}]}}',
-                 f'{{"segments":[{name}],"max_concurrency":0}}', f'{{"segments":[{name}],"max_concurrency":"4"}}'):
+                 f'{{"segments":[{name}],"max_concurrency":0}}', f'{{"segments":[{name}],"max_concurrency":"4"}}',
+                 f'{{"segments":[{name}],"leave_disks":1}}'):
         check_equal(post(body), (400, JSON, failure(-600, "INVALID_PARAMS")), body)
     for body in ('{"segments":["nope"]}', f'{{"segments":[{name}],"target_segments":["nope"]}}'):
         check_equal(post(body), (404, JSON, failure(-101, "SEGMENT_NOT_FOUND")), body)
@@ -121,4 +160,4 @@ def what_cannot_be(closing, scratch):
     check_equal(mooncake("drain", "--cancel=1-2", "x").returncode, 2, "segments and --cancel")
 
 
-main(a_node_leaves, what_cannot_be)
+main(a_node_leaves, its_ssd_goes_along, what_cannot_be)

@@ -11,7 +11,7 @@ static enum mc_status drain_to(struct fixture *f, const char *from, const char *
                                uint64_t concurrency, struct mc_uuid *job) {
     struct mc_str source = str(from), target = to ? str(to) : (struct mc_str){0};
     struct mc_vec segments = {&source, 1}, targets = {&target, to != NULL};
-    return mc_master_drain(f->m, &segments, &targets, concurrency, job);
+    return mc_master_drain(f->m, &segments, &targets, concurrency, false, job);
 }
 static struct mc_master_job_info look(struct fixture *f, struct mc_uuid job) {
     struct mc_master_job_info info = {0};
@@ -191,7 +191,7 @@ static void test_questions_that_cannot_be(void **state) {
     struct mc_uuid job = {0}, other = {0};
     struct mc_vec none = {NULL, 0};
     struct mc_master_job_info info;
-    assert_int_equal(mc_master_drain(f->m, &none, &none, 4, &job), MC_INVALID_PARAMS);
+    assert_int_equal(mc_master_drain(f->m, &none, &none, 4, false, &job), MC_INVALID_PARAMS);
     assert_int_equal(drain_to(f, "A", NULL, 0, &job), MC_INVALID_PARAMS);
     assert_int_equal(drain_to(f, "A", "A", 4, &job), MC_INVALID_PARAMS);
     assert_int_equal(drain_to(f, "X", NULL, 4, &job), MC_SEGMENT_NOT_FOUND);
