@@ -35,6 +35,11 @@ struct mc_option {
     const char *alias;         /* another accepted name or NULL; aliases are accepted everywhere */
 };
 
+/* A row of a table: `field` of `type` is filled by the option of that name, or of another one. */
+#define MC_OPTION(type_, kind, field, ...) MC_OPTION_AS(type_, kind, #field, field, __VA_ARGS__)
+#define MC_OPTION_AS(type_, kind, name_, field, ...)                                               \
+    { .name = (name_), .type = MC_OPT_##kind, .offset = offsetof(type_, field), __VA_ARGS__ }
+
 struct mc_option_set {
     const char *program;  /* "mooncake_master" */
     const char *synopsis; /* "[options]" */

@@ -18,18 +18,13 @@ struct mc_admin {
 struct mc_admin_options {
     const char *master, *admin;
 };
-#define MC_ADMIN_OPTIONS(owner)                                                                    \
-    {.name = "master",                                                                             \
-     .type = MC_OPT_STRING,                                                                        \
-     .offset = offsetof(owner, reach.master),                                                      \
-     .default_value = "127.0.0.1:50051",                                                           \
-     .env = "MOONCAKE_MASTER",                                                                     \
-     .doc = "host:port of the master"},                                                            \
-    {                                                                                              \
-        .name = "admin", .type = MC_OPT_STRING, .offset = offsetof(owner, reach.admin),            \
-        .doc = "host:port of its admin endpoint, https:// before it where that speaks TLS; empty " \
-               "= the master is asked, and where it does not know, port 9003 of its host"          \
-    }
+#define MC_ADMIN_OPTIONS(type)                                                                     \
+    MC_OPTION_AS(type, STRING, "master", reach.master, .default_value = "127.0.0.1:50051",         \
+                 .env = "MOONCAKE_MASTER", .doc = "host:port of the master"),                      \
+        MC_OPTION_AS(type, STRING, "admin", reach.admin,                                           \
+                     .doc = "host:port of its admin endpoint, https:// before it where that "      \
+                            "speaks TLS; empty = the master is asked, and where it does not "      \
+                            "know, port 9003 of its host")
 
 /* The address in options->admin, else what the master says, else, of a master that does not know
  * the question (upstream's) or does not answer, its host with port 9003. MC_ERR_BAD_ADDRESS;

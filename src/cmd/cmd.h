@@ -65,24 +65,33 @@ int mc_cmd_fail(const char *program, int exit_status, const char *format, ...) M
 int mc_cmd_client(int argc, char **argv); /* mooncake_client */
 extern const struct mc_option_set mc_client_options;
 
-/* argv with each --flagfile=PATH replaced by the file's flags, one a line. MC_OK, or it has said
- * why not. */
-struct mc_arguments {
-    char **list;
-    size_t count;
-    struct mc_arena texts; /* the list points into them */
-};
-MC_MUST_USE enum mc_status mc_arguments_expand(int argc, char **argv, struct mc_arguments *args);
-void mc_arguments_free(struct mc_arguments *args);
-
+/* What upstream's logging library gives every program: a member `log` of its configuration, and
+ * these rows of its table. With logtostderr off the log goes to <log_dir>/<program>.log. */
 struct mc_glog_options {
     bool logtostderr;
     const char *log_dir;
     int64_t v, minloglevel;
 };
-/* Sets the level, and sends standard error to <log_dir>/<program>.log when that is asked. False
- * after saying why not. */
-bool mc_glog_apply(const char *program, const struct mc_glog_options *options);
+#define MC_GLOG_OPTIONS(type)                                                                      \
+    MC_OPTION_AS(type, BOOL, "logtostderr", log.logtostderr, .default_value = "true",              \
+                 .doc = "log to standard error; off: to a file in log_dir, when that is given"),   \
+        MC_OPTION_AS(type, STRING, "log_dir", log.log_dir, .doc = "directory of the log file"),    \
+        MC_OPTION_AS(type, I64, "v", log.v, .default_value = "0", .max = 9,                        \
+                     .doc = "above 0: also log what only helps in finding faults"),                \
+        MC_OPTION_AS(type, I64, "minloglevel", log.minloglevel, .default_value = "0", .max = 3,    \
+                     .doc = "least important level that is logged: 0 info, 1 warning, 2 error, "   \
+                            "3 nothing")
+
+struct mc_upstream_program {
+    const struct mc_option_set *options;
+    void *config;                      /* the options go here; */
+    const struct mc_glog_options *log; /* inside of it */
+    bool ignores_words;                /* arguments that are no options are no error */
+    int (*run)(const char *program, const void *config); /* returns the exit status */
+};
+/* main: each --flagfile=PATH is replaced by the file's flags, one a line; then options, log, and
+ * run. The exit status of a wrong command line is 1, as with upstream's flags library. */
+int mc_upstream_main(int argc, char **argv, const struct mc_upstream_program *program);
 
 /* ---- signals ---- */
 
@@ -103,51 +112,20 @@ struct mc_cluster_options {
     uint64_t timeout_ms;
 };
 #define MC_CLUSTER_OPTIONS(type)                                                                   \
-    {"master",                                                                                     \
-     MC_OPT_STRING,                                                                                \
-     offsetof(type, cluster.master),                                                               \
-     "127.0.0.1:50051",                                                                            \
-     "MOONCAKE_MASTER",                                                                            \
-     NULL,                                                                                         \
-     0,                                                                                            \
-     0,                                                                                            \
-     "host:port of the master",                                                                    \
-     "master_server_address"},                                                                     \
-        {"metadata",                                                                               \
-         MC_OPT_STRING,                                                                            \
-         offsetof(type, cluster.metadata),                                                         \
-         "P2PHANDSHAKE",                                                                           \
-         "MOONCAKE_TE_META_DATA_SERVER",                                                           \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         "where engines find each other: P2PHANDSHAKE, http://host:port/metadata, "                \
-         "etcd://host:port or redis://host:port",                                                  \
-         "metadata_server"},                                                                       \
-        {"host",                                                                                   \
-         MC_OPT_STRING,                                                                            \
-         offsetof(type, cluster.host),                                                             \
-         NULL,                                                                                     \
-         "MOONCAKE_LOCAL_HOSTNAME",                                                                \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         "address of this machine that others reach; empty = chosen",                              \
-         NULL},                                                                                    \
-        {"tenant",                                                                                 \
-         MC_OPT_STRING,                                                                            \
-         offsetof(type, cluster.tenant),                                                           \
-         "default",                                                                                \
-         "MOONCAKE_TENANT_ID",                                                                     \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         "tenant whose objects are meant",                                                         \
-         NULL},                                                                                    \
-    {                                                                                              \
-        "timeout", MC_OPT_DURATION, offsetof(type, cluster.timeout_ms), "30s", NULL, NULL, 0, 0,   \
-            "longest time of one operation", NULL                                                  \
-    }
+    MC_OPTION_AS(type, STRING, "master", cluster.master, .default_value = "127.0.0.1:50051",       \
+                 .env = "MOONCAKE_MASTER", .doc = "host:port of the master",                       \
+                 .alias = "master_server_address"),                                                \
+        MC_OPTION_AS(type, STRING, "metadata", cluster.metadata, .default_value = "P2PHANDSHAKE",  \
+                     .env = "MOONCAKE_TE_META_DATA_SERVER",                                        \
+                     .doc = "where engines find each other: P2PHANDSHAKE, "                        \
+                            "http://host:port/metadata, etcd://host:port or redis://host:port",    \
+                     .alias = "metadata_server"),                                                  \
+        MC_OPTION_AS(type, STRING, "host", cluster.host, .env = "MOONCAKE_LOCAL_HOSTNAME",         \
+                     .doc = "address of this machine that others reach; empty = chosen"),          \
+        MC_OPTION_AS(type, STRING, "tenant", cluster.tenant, .default_value = "default",           \
+                     .env = "MOONCAKE_TENANT_ID", .doc = "tenant whose objects are meant"),        \
+        MC_OPTION_AS(type, DURATION, "timeout", cluster.timeout_ms, .default_value = "30s",        \
+                     .doc = "longest time of one operation")
 
 /* Copies them into a store's options. */
 void mc_cluster_options_apply(const struct mc_cluster_options *options,

@@ -21,11 +21,7 @@ struct bench_options {
     bool verify, keep;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct bench_options, field),    \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct bench_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     MC_CLUSTER_OPTIONS(struct bench_options),

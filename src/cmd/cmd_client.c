@@ -9,18 +9,14 @@
 
 struct client_config {
     const char *host, *metadata_server, *device_names, *master_server_address, *protocol,
-        *tenant_id, *log_dir;
+        *tenant_id;
     uint64_t port, global_segment_size, local_buffer_size, threads, http_port;
-    int64_t v, minloglevel;
     const char *http_tls_cert, *http_tls_key, *http_tls_ca;
-    bool enable_offload, start_offload_rpc_server, enable_http_server, logtostderr;
+    bool enable_offload, start_offload_rpc_server, enable_http_server;
+    struct mc_glog_options log;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct client_config, field),    \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct client_config, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(STRING, host, .default_value = "0.0.0.0",
@@ -51,13 +47,7 @@ static const struct mc_option table[] = {
     OPT(BOOL, enable_http_server, .doc = "serve /health and /metrics over HTTP"),
     OPT(U64, http_port, .default_value = "9300", .max = 65535, .doc = "port of the HTTP server"),
     MC_NODE_HTTP_TLS_OPTIONS(OPT),
-    OPT(BOOL, logtostderr, .default_value = "true",
-        .doc = "log to standard error; off: to a file in log_dir, when that is given"),
-    OPT(STRING, log_dir, .doc = "directory of the log file"),
-    OPT(I64, v, .default_value = "0", .max = 9,
-        .doc = "above 0: also log what only helps in finding faults"),
-    OPT(I64, minloglevel, .default_value = "0", .max = 3,
-        .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
+    MC_GLOG_OPTIONS(struct client_config),
 };
 
 const struct mc_option_set mc_client_options = {
@@ -70,7 +60,8 @@ const struct mc_option_set mc_client_options = {
     .gflags_words = true,
 };
 
-static int run_client(const char *program, const struct client_config *config) {
+static int run_client(const char *program, const void *of) {
+    const struct client_config *config = of;
     const char *path = getenv("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH");
     if (config->enable_offload && !config->start_offload_rpc_server) {
         return mc_cmd_fail(program, MC_EXIT_FAILED,
@@ -105,27 +96,7 @@ static int run_client(const char *program, const struct client_config *config) {
 
 int mc_cmd_client(int argc, char **argv) {
     struct client_config config;
-    struct mc_option_result result;
-    struct mc_arguments args = {0};
-    int exit_status = MC_EXIT_FAILED;
-    if (mc_arguments_expand(argc, argv, &args) != MC_OK) {
-        return exit_status;
-    }
-    if (!mc_cmd_parse(&mc_client_options, (int)args.count, args.list, &config, &result,
-                      &exit_status)) {
-        mc_arguments_free(&args);
-        return exit_status == 0 ? 0 : MC_EXIT_FAILED; /* as upstream's flags library */
-    }
-    struct mc_glog_options logging = {config.logtostderr, config.log_dir, config.v,
-                                      config.minloglevel};
-    if (result.positional_count > 0) {
-        exit_status =
-            mc_cmd_fail(argv[0], MC_EXIT_FAILED, "unexpected argument '%s'", result.positional[0]);
-    } else {
-        exit_status = mc_glog_apply("mooncake_client", &logging) ? run_client(argv[0], &config)
-                                                                 : MC_EXIT_FAILED;
-    }
-    mc_options_free(&result);
-    mc_arguments_free(&args);
-    return exit_status;
+    const struct mc_upstream_program program = {
+        .options = &mc_client_options, .config = &config, .log = &config.log, .run = run_client};
+    return mc_upstream_main(argc, argv, &program);
 }

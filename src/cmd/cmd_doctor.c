@@ -23,11 +23,7 @@ struct doctor_options {
     int64_t port, admin_port, metadata_port;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct doctor_options, field),   \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct doctor_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(I64, port, .default_value = "50051", .min = 1, .max = 65535,

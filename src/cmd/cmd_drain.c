@@ -23,38 +23,20 @@ struct drain_options {
     bool detach, leave_disks;
 };
 
+#define OPT(...) MC_OPTION(struct drain_options, __VA_ARGS__)
+
 static const struct mc_option table[] = {
     MC_ADMIN_OPTIONS(struct drain_options),
-    {.name = "to",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct drain_options, to),
-     .doc = "segments that take the objects, separated by commas; empty = any other"},
-    {.name = "concurrency",
-     .type = MC_OPT_U64,
-     .offset = offsetof(struct drain_options, concurrency),
-     .default_value = "64",
-     .min = 1,
-     .max = MC_DRAIN_CONCURRENCY_MAX,
-     .doc = "objects that are moved at a time"},
-    {.name = "timeout",
-     .type = MC_OPT_DURATION,
-     .offset = offsetof(struct drain_options, timeout_ms),
-     .default_value = "0",
-     .doc = "stop watching after this time; the job goes on; 0 = never"},
-    {.name = "detach",
-     .type = MC_OPT_BOOL,
-     .offset = offsetof(struct drain_options, detach),
-     .default_value = "false",
-     .doc = "do not watch the job, only print its id"},
-    {.name = "leave_disks",
-     .type = MC_OPT_BOOL,
-     .offset = offsetof(struct drain_options, leave_disks),
-     .default_value = "false",
-     .doc = "do not move what only the nodes' SSDs have: it goes with them"},
-    {.name = "cancel",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct drain_options, cancel),
-     .doc = "id of a job that is to be cancelled"},
+    OPT(STRING, to,
+        .doc = "segments that take the objects, separated by commas; empty = any other"),
+    OPT(U64, concurrency, .default_value = "64", .min = 1, .max = MC_DRAIN_CONCURRENCY_MAX,
+        .doc = "objects that are moved at a time"),
+    MC_OPTION_AS(struct drain_options, DURATION, "timeout", timeout_ms, .default_value = "0",
+                 .doc = "stop watching after this time; the job goes on; 0 = never"),
+    OPT(BOOL, detach, .default_value = "false", .doc = "do not watch the job, only print its id"),
+    OPT(BOOL, leave_disks, .default_value = "false",
+        .doc = "do not move what only the nodes' SSDs have: it goes with them"),
+    OPT(STRING, cancel, .doc = "id of a job that is to be cancelled"),
 };
 
 const struct mc_option_set mc_drain_options = {

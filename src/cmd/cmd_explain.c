@@ -15,11 +15,7 @@ struct explain_options {
     uint64_t priority;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct explain_options, field),  \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct explain_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(STRING, metadata, .default_value = "P2PHANDSHAKE", .env = "MOONCAKE_TE_META_DATA_SERVER",

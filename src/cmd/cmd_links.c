@@ -16,10 +16,7 @@ struct links_options {
 };
 
 static const struct mc_option table[] = {
-    {.name = "json",
-     .type = MC_OPT_BOOL,
-     .offset = offsetof(struct links_options, json),
-     .doc = "print JSON"},
+    MC_OPTION(struct links_options, BOOL, json, .doc = "print JSON"),
 };
 
 const struct mc_option_set mc_links_options = {

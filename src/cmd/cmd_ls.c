@@ -18,23 +18,15 @@ struct ls_options {
     uint64_t limit;
 };
 
+#define OPT(...) MC_OPTION(struct ls_options, __VA_ARGS__)
+
 static const struct mc_option table[] = {
     MC_ADMIN_OPTIONS(struct ls_options),
-    {.name = "limit",
-     .type = MC_OPT_U64,
-     .offset = offsetof(struct ls_options, limit),
-     .default_value = "0",
-     .doc = "list so many keys at most, and say on standard error where to go on; 0 = all"},
-    {.name = "after",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct ls_options, after),
-     .doc = "go on where a listing with --limit ended"},
-    {.name = "tenant",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct ls_options, tenant),
-     .default_value = "default",
-     .env = "MOONCAKE_TENANT_ID",
-     .doc = "tenant whose keys are meant"},
+    OPT(U64, limit, .default_value = "0",
+        .doc = "list so many keys at most, and say on standard error where to go on; 0 = all"),
+    OPT(STRING, after, .doc = "go on where a listing with --limit ended"),
+    OPT(STRING, tenant, .default_value = "default", .env = "MOONCAKE_TENANT_ID",
+        .doc = "tenant whose keys are meant"),
 };
 
 const struct mc_option_set mc_ls_options = {

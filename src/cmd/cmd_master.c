@@ -29,7 +29,8 @@ static void say_what_runs(const struct mc_master_service *service,
     mc_buf_free(&line);
 }
 
-static int serve(const char *program, const struct mc_master_options *options) {
+static int serve(const char *program, const void *of) {
+    const struct mc_master_options *options = of;
     struct mc_master_service_config config;
     struct mc_buf error = {0};
     char address[INET6_ADDRSTRLEN];
@@ -68,34 +69,9 @@ static int serve(const char *program, const struct mc_master_options *options) {
     return 0;
 }
 
-/* The exit status of a wrong command line is 1, as with upstream's flags library. */
-static int parse_and_serve(const char *program, struct mc_arguments *args) {
-    struct mc_master_options options;
-    struct mc_option_result result;
-    int exit_status = 0;
-    if (!mc_cmd_parse(&mc_master_option_set, (int)args->count, args->list, &options, &result,
-                      &exit_status)) {
-        return exit_status == 0 ? 0 : MC_EXIT_FAILED;
-    }
-    if (result.positional_count > 0) {
-        exit_status =
-            mc_cmd_fail(program, MC_EXIT_FAILED, "unexpected argument '%s'", result.positional[0]);
-    } else {
-        struct mc_glog_options logging = {options.logtostderr, options.log_dir, options.v,
-                                          options.minloglevel};
-        exit_status =
-            mc_glog_apply("mooncake_master", &logging) ? serve(program, &options) : MC_EXIT_FAILED;
-    }
-    mc_options_free(&result);
-    return exit_status;
-}
-
 int mc_cmd_master(int argc, char **argv) {
-    struct mc_arguments args = {0};
-    int exit_status = MC_EXIT_FAILED;
-    if (mc_arguments_expand(argc, argv, &args) == MC_OK) {
-        exit_status = parse_and_serve(argv[0], &args);
-    }
-    mc_arguments_free(&args);
-    return exit_status;
+    struct mc_master_options options;
+    const struct mc_upstream_program program = {
+        .options = &mc_master_option_set, .config = &options, .log = &options.log, .run = serve};
+    return mc_upstream_main(argc, argv, &program);
 }

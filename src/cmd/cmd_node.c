@@ -15,11 +15,7 @@ struct node_config {
     const char *listen, *ssd_offload_path;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct node_config, field),      \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct node_config, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     MC_CLUSTER_OPTIONS(struct node_config),

@@ -16,11 +16,7 @@ struct put_options {
     const char *if_version;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct put_options, field),      \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct put_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     MC_CLUSTER_OPTIONS(struct put_options),

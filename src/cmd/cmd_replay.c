@@ -22,38 +22,24 @@ struct replay_options {
     bool progress;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct replay_options, field),   \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct replay_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
-    {.name = "master",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct replay_options, cluster.master),
-     .doc = "host:port of the master of a running cluster; empty = start one on this machine for "
-            "the run"},
-    {.name = "metadata",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct replay_options, cluster.metadata),
-     .default_value = "P2PHANDSHAKE",
-     .doc = "where engines find each other: P2PHANDSHAKE, http://host:port/metadata, "
-            "etcd://host:port or redis://host:port"},
-    {.name = "host",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct replay_options, cluster.host),
-     .doc = "address of this machine that others reach; empty = chosen"},
-    {.name = "tenant",
-     .type = MC_OPT_STRING,
-     .offset = offsetof(struct replay_options, cluster.tenant),
-     .default_value = "default",
-     .doc = "tenant whose objects are meant"},
-    {.name = "timeout",
-     .type = MC_OPT_DURATION,
-     .offset = offsetof(struct replay_options, cluster.timeout_ms),
-     .default_value = "30s",
-     .doc = "longest time of one operation"},
+    MC_OPTION_AS(
+        struct replay_options, STRING, "master", cluster.master,
+        .doc =
+            "host:port of the master of a running cluster; empty = start one on this machine for "
+            "the run"),
+    MC_OPTION_AS(struct replay_options, STRING, "metadata", cluster.metadata,
+                 .default_value = "P2PHANDSHAKE",
+                 .doc = "where engines find each other: P2PHANDSHAKE, http://host:port/metadata, "
+                        "etcd://host:port or redis://host:port"),
+    MC_OPTION_AS(struct replay_options, STRING, "host", cluster.host,
+                 .doc = "address of this machine that others reach; empty = chosen"),
+    MC_OPTION_AS(struct replay_options, STRING, "tenant", cluster.tenant,
+                 .default_value = "default", .doc = "tenant whose objects are meant"),
+    MC_OPTION_AS(struct replay_options, DURATION, "timeout", cluster.timeout_ms,
+                 .default_value = "30s", .doc = "longest time of one operation"),
     OPT(STRING, admin,
         .doc = "host:port of the master's admin endpoint, for memory use and evictions; empty = "
                "as the master says, or port 9003 of its host"),

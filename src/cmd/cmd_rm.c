@@ -10,11 +10,7 @@ struct rm_options {
     bool force, regex, all;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct rm_options, field),       \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct rm_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     MC_CLUSTER_OPTIONS(struct rm_options),

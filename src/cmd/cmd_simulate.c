@@ -17,11 +17,7 @@ struct simulate_options {
     uint64_t requests;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct simulate_options, field), \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct simulate_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(STRING, trace,

@@ -15,20 +15,13 @@ struct top_options {
     uint64_t interval_ms, count;
 };
 
+#define OPT(...) MC_OPTION(struct top_options, __VA_ARGS__)
+
 static const struct mc_option table[] = {
     MC_ADMIN_OPTIONS(struct top_options),
-    {.name = "interval",
-     .type = MC_OPT_DURATION,
-     .offset = offsetof(struct top_options, interval_ms),
-     .default_value = "1s",
-     .min = 50,
-     .max = 3600000,
-     .doc = "time between two looks"},
-    {.name = "count",
-     .type = MC_OPT_U64,
-     .offset = offsetof(struct top_options, count),
-     .default_value = "0",
-     .doc = "how many looks; 0 = until interrupted"},
+    MC_OPTION_AS(struct top_options, DURATION, "interval", interval_ms, .default_value = "1s",
+                 .min = 50, .max = 3600000, .doc = "time between two looks"),
+    OPT(U64, count, .default_value = "0", .doc = "how many looks; 0 = until interrupted"),
 };
 
 const struct mc_option_set mc_top_options = {

@@ -13,11 +13,7 @@ struct topo_options {
     const char *svg, *xml, *sysfs, *only, *except, *matrix;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct topo_options, field),     \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct topo_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(BOOL, json, .doc = "print the priority matrix as upstream's JSON and nothing else"),

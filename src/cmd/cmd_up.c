@@ -13,11 +13,7 @@ struct up_options {
     const char *host;
 };
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct up_options, field),       \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct up_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(U64, nodes, .default_value = "3", .min = 1, .max = MC_LOCAL_MAX_NODES,

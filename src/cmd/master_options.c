@@ -7,7 +7,6 @@
  * what was asked for is worse than one that does not start.
  */
 #include "cmd/master_options.h"
-#include "cmd/cmd.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -17,11 +16,7 @@
 
 #include "base/thread.h"
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind,                                                     \
-        .offset = offsetof(struct mc_master_options, field), __VA_ARGS__                           \
-    }
+#define OPT(...) MC_OPTION(struct mc_master_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(STRING, config_path,
@@ -197,11 +192,9 @@ static const struct mc_option table[] = {
     OPT(STRING, snapshot_backup_dir, .doc = "directory for copies of what could not be uploaded"),
     OPT(CHOICE, snapshot_object_store_type, .choices = "|local|s3",
         .doc = "where snapshots are stored", .alias = "snapshot_payload_store_type"),
-    {.name = "snapshot_payload_backend_type",
-     .type = MC_OPT_CHOICE,
-     .offset = offsetof(struct mc_master_options, snapshot_object_store_type),
-     .choices = "|local|s3",
-     .doc = "deprecated: use snapshot_object_store_type"},
+    MC_OPTION_AS(struct mc_master_options, CHOICE, "snapshot_payload_backend_type",
+                 snapshot_object_store_type, .choices = "|local|s3",
+                 .doc = "deprecated: use snapshot_object_store_type"),
     OPT(CHOICE, snapshot_catalog_store_type, .choices = "|embedded|redis|payload",
         .doc = "where the list of snapshots is kept", .alias = "snapshot_catalog_backend_type"),
     OPT(STRING, snapshot_catalog_store_connstring, .doc = "address of that list",
@@ -242,13 +235,7 @@ static const struct mc_option table[] = {
     OPT(STRING, cxl_path, .default_value = "/dev/dax0.0", .doc = "device of the CXL memory"),
     OPT(U64, cxl_size, .default_value = "8589934592", .doc = "bytes of the CXL memory"),
     /* ---- logging ---- */
-    OPT(BOOL, logtostderr, .default_value = "true",
-        .doc = "log to standard error; off: to a file in log_dir, when that is given"),
-    OPT(STRING, log_dir, .doc = "directory of the log file"),
-    OPT(I64, v, .default_value = "0", .max = 9,
-        .doc = "above 0: also log what only helps in finding faults"),
-    OPT(I64, minloglevel, .default_value = "0", .max = 3,
-        .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
+    MC_GLOG_OPTIONS(struct mc_master_options),
 };
 
 const struct mc_option_set mc_master_option_set = {

@@ -5,7 +5,7 @@
 #ifndef MC_CMD_MASTER_OPTIONS_H
 #define MC_CMD_MASTER_OPTIONS_H
 
-#include "base/options.h"
+#include "cmd/cmd.h"
 #include "master/service.h"
 
 struct mc_master_options {
@@ -70,10 +70,7 @@ struct mc_master_options {
     bool enable_multi_tenants, enable_cxl;
     const char *tenant_quota_connector_type, *tenant_quota_connector_uri, *cxl_path;
     uint64_t cxl_size;
-    /* logging */
-    bool logtostderr;
-    int64_t v, minloglevel;
-    const char *log_dir;
+    struct mc_glog_options log;
 };
 
 /* What this build does not have, when the options ask for it: a sentence that names the option,

@@ -7,7 +7,7 @@
 #ifndef MC_CMD_TEBENCH_H
 #define MC_CMD_TEBENCH_H
 
-#include "base/options.h"
+#include "cmd/cmd.h"
 #include "mooncake/transfer.h"
 
 #define TEBENCH_CLASSES_MAX 64
@@ -26,9 +26,7 @@ struct tebench_options {
     const char *metadata_type, *metadata_url_list, *xport_type, *backend;
     uint64_t rpc_server_port;
     const char *tent_transport_hint, *tent_intent_type;
-    bool logtostderr;
-    const char *log_dir;
-    int64_t v, minloglevel;
+    struct mc_glog_options log;
 };
 extern const struct mc_option_set mc_tebench_options;
 

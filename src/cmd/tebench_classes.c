@@ -7,8 +7,6 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "cmd/cmd.h"
-
 enum mc_status tebench_intent_parse(const char *text, enum mc_intent *out) {
     static const struct {
         const char *name;

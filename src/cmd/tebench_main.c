@@ -6,7 +6,6 @@
  */
 #include "cmd/tebench.h"
 #include "cmd/bench_config.h"
-#include "cmd/cmd.h"
 #include "cmd/content.h"
 #include "io/io.h"
 
@@ -405,7 +404,8 @@ static int check_options(struct bench *bench) {
     return 0;
 }
 
-static int run(const struct tebench_options *o) {
+static int run(const char *program, const void *of) {
+    const struct tebench_options *o = of;
     struct bench bench = {.options = o, .interrupted = mc_cmd_catch_signals()};
     struct mc_bench_shape shape = {o->start_block_size, o->max_batch_size, o->max_num_threads,
                                    o->check_consistency, o->request_interval_us};
@@ -429,21 +429,10 @@ static int run(const struct tebench_options *o) {
 
 int main(int argc, char **argv) {
     struct tebench_options options;
-    struct mc_option_result result;
-    struct mc_arguments args = {0};
-    int exit_status = MC_EXIT_FAILED;
-    if (mc_arguments_expand(argc, argv, &args) != MC_OK) {
-        return exit_status;
-    }
-    if (!mc_cmd_parse(&mc_tebench_options, (int)args.count, args.list, &options, &result,
-                      &exit_status)) {
-        mc_arguments_free(&args);
-        return exit_status == 0 ? 0 : MC_EXIT_FAILED;
-    }
-    struct mc_glog_options logging = {options.logtostderr, options.log_dir, options.v,
-                                      options.minloglevel};
-    exit_status = mc_glog_apply(PROGRAM, &logging) ? run(&options) : MC_EXIT_FAILED;
-    mc_options_free(&result);
-    mc_arguments_free(&args);
-    return exit_status;
+    const struct mc_upstream_program program = {.options = &mc_tebench_options,
+                                                .config = &options,
+                                                .log = &options.log,
+                                                .ignores_words = true,
+                                                .run = run};
+    return mc_upstream_main(argc, argv, &program);
 }

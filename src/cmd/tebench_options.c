@@ -1,11 +1,7 @@
 /* The options of tebench: upstream's, and `seed`. See cmd/tebench.h. */
 #include "cmd/tebench.h"
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind, .offset = offsetof(struct tebench_options, field),  \
-        __VA_ARGS__                                                                                \
-    }
+#define OPT(...) MC_OPTION(struct tebench_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(STRING, target_seg_name, .doc = "the target's segment; empty: be a target"),
@@ -74,13 +70,7 @@ static const struct mc_option table[] = {
     OPT(CHOICE, tent_intent_type, .default_value = "unspec",
         .choices = "unspec|foreground_get|background_prefetch|migration|checkpoint|weight_loading",
         .doc = "what the bytes are for"),
-    OPT(BOOL, logtostderr, .default_value = "true",
-        .doc = "log to standard error; off: to a file in log_dir, when that is given"),
-    OPT(STRING, log_dir, .doc = "directory of the log file"),
-    OPT(I64, v, .default_value = "0", .max = 9,
-        .doc = "above 0: also log what only helps in finding faults"),
-    OPT(I64, minloglevel, .default_value = "0", .max = 3,
-        .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
+    MC_GLOG_OPTIONS(struct tebench_options),
 };
 
 const struct mc_option_set mc_tebench_options = {

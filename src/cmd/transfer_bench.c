@@ -2,14 +2,9 @@
  * The options of transfer_engine_bench. See cmd/transfer_bench.h.
  */
 #include "cmd/transfer_bench.h"
-#include "cmd/cmd.h"
 #include "mooncake/transfer.h"
 
-#define OPT(kind, field, ...)                                                                      \
-    {                                                                                              \
-        .name = #field, .type = MC_OPT_##kind,                                                     \
-        .offset = offsetof(struct mc_transfer_bench_options, field), __VA_ARGS__                   \
-    }
+#define OPT(...) MC_OPTION(struct mc_transfer_bench_options, __VA_ARGS__)
 
 static const struct mc_option table[] = {
     OPT(CHOICE, mode, .default_value = "initiator", .choices = "initiator|target",
@@ -48,13 +43,7 @@ static const struct mc_option table[] = {
     OPT(BOOL, use_vram, .default_value = "true",
         .doc = "use GPU memory where there is some; this build has none"),
     OPT(I64, gpu_id, .default_value = "0", .min = -1, .max = 1024, .doc = "which GPU"),
-    OPT(BOOL, logtostderr, .default_value = "true",
-        .doc = "log to standard error; off: to a file in log_dir, when that is given"),
-    OPT(STRING, log_dir, .doc = "directory of the log file"),
-    OPT(I64, v, .default_value = "0", .max = 9,
-        .doc = "above 0: also log what only helps in finding faults"),
-    OPT(I64, minloglevel, .default_value = "0", .max = 3,
-        .doc = "least important level that is logged: 0 info, 1 warning, 2 error, 3 nothing"),
+    MC_GLOG_OPTIONS(struct mc_transfer_bench_options),
 };
 
 const struct mc_option_set mc_transfer_bench_options = {

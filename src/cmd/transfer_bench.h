@@ -4,14 +4,15 @@
 #ifndef MC_CMD_TRANSFER_BENCH_H
 #define MC_CMD_TRANSFER_BENCH_H
 
-#include "base/base.h"
+#include "cmd/cmd.h"
 
 struct mc_transfer_bench_options {
     const char *local_server_name, *metadata_server, *mode, *operation, *protocol, *device_name,
-        *nic_priority_matrix, *segment_id, *report_unit, *backend, *log_dir;
+        *nic_priority_matrix, *segment_id, *report_unit, *backend;
     uint64_t buffer_size, batch_size, block_size, duration, threads, report_precision, seed;
-    int64_t gpu_id, v, minloglevel;
-    bool auto_discovery, use_vram, init_mem, verify, logtostderr;
+    int64_t gpu_id;
+    bool auto_discovery, use_vram, init_mem, verify;
+    struct mc_glog_options log;
 };
 
 /* What this build does not have, or what contradicts itself, as MC_ERR_USAGE with a sentence in

@@ -8,7 +8,6 @@
  * the target's buffer, as upstream's.
  */
 #include "cmd/bench_config.h"
-#include "cmd/cmd.h"
 #include "cmd/transfer_bench.h"
 #include "cmd/content.h"
 #include "io/io.h"
@@ -265,31 +264,25 @@ static int run(const struct mc_transfer_bench_options *o) {
     return exit_status;
 }
 
-int main(int argc, char **argv) {
-    struct mc_transfer_bench_options options;
-    struct mc_option_result result;
-    struct mc_arguments args = {0};
-    int exit_status = MC_EXIT_FAILED;
-    if (mc_arguments_expand(argc, argv, &args) != MC_OK) {
-        return exit_status;
-    }
-    if (!mc_cmd_parse(&mc_transfer_bench_options, (int)args.count, args.list, &options, &result,
-                      &exit_status)) {
-        mc_arguments_free(&args);
-        return exit_status == 0 ? 0 : MC_EXIT_FAILED;
-    }
-    struct mc_glog_options logging = {options.logtostderr, options.log_dir, options.v,
-                                      options.minloglevel};
+static int check_and_run(const char *program, const void *options) {
     struct mc_buf error = {0};
+    int exit_status;
     mc_cmd_catch_signals();
-    if (mc_transfer_bench_check(&options, &error) != MC_OK) {
-        exit_status = mc_cmd_fail(argv[0], MC_EXIT_FAILED, "%s", mc_buf_cstr(&error));
+    if (mc_transfer_bench_check(options, &error) != MC_OK) {
+        exit_status = mc_cmd_fail(program, MC_EXIT_FAILED, "%s", mc_buf_cstr(&error));
     } else {
-        exit_status =
-            mc_glog_apply("transfer_engine_bench", &logging) ? run(&options) : MC_EXIT_FAILED;
+        exit_status = run(options);
     }
     mc_buf_free(&error);
-    mc_options_free(&result);
-    mc_arguments_free(&args);
     return exit_status;
+}
+
+int main(int argc, char **argv) {
+    struct mc_transfer_bench_options options;
+    const struct mc_upstream_program program = {.options = &mc_transfer_bench_options,
+                                                .config = &options,
+                                                .log = &options.log,
+                                                .ignores_words = true,
+                                                .run = check_and_run};
+    return mc_upstream_main(argc, argv, &program);
 }

@@ -1,6 +1,6 @@
 /*
  * What upstream's flag and logging libraries (gflags, glog) give every program: --flagfile and
- * where the log goes. For the programs that have upstream's names. See cmd/cmd.h.
+ * where the log goes. `main` of the programs that have upstream's names. See cmd/cmd.h.
  */
 #include "cmd/cmd.h"
 
@@ -15,8 +15,15 @@
 
 /* ---- --flagfile ---- */
 
+/* argv with each --flagfile replaced by the flags in the file. */
+struct arguments {
+    char **list;
+    size_t count;
+    struct mc_arena texts; /* the list points into them */
+};
+
 /* Appends the flags of a file, one a line; empty lines and lines that begin with # are comments. */
-static enum mc_status read_flagfile(const char *path, struct mc_arguments *args) {
+static enum mc_status read_flagfile(const char *path, struct arguments *args) {
     FILE *file = fopen(path, "re");
     if (file == NULL) {
         return MC_FILE_OPEN_FAIL;
@@ -57,13 +64,8 @@ static const char *flagfile_path(int argc, char **argv, int i, int *used) {
     return argv[i + 1];
 }
 
-void mc_arguments_free(struct mc_arguments *args) {
-    free(args->list);
-    mc_arena_free(&args->texts);
-    *args = (struct mc_arguments){0};
-}
-
-enum mc_status mc_arguments_expand(int argc, char **argv, struct mc_arguments *args) {
+/* MC_OK, or it has said why not. */
+static enum mc_status expand(int argc, char **argv, struct arguments *args) {
     args->list = mc_zalloc((FLAGFILE_MAX_FLAGS + (size_t)argc + 1) * sizeof(*args->list));
     for (int i = 0, used = 1; i < argc; i += used) {
         const char *path = flagfile_path(argc, argv, i, &used);
@@ -83,7 +85,8 @@ enum mc_status mc_arguments_expand(int argc, char **argv, struct mc_arguments *a
 
 /* ---- logging ---- */
 
-bool mc_glog_apply(const char *program, const struct mc_glog_options *o) {
+/* False after saying why not. */
+static bool log_as_asked(const char *program, const struct mc_glog_options *o) {
     static const char *const levels[] = {"INFO", "WARNING", "ERROR", "OFF"};
     if (o->v > 0 || o->minloglevel > 0) {
         const char *level = o->minloglevel > 0 ? levels[o->minloglevel] : "DEBUG";
@@ -106,4 +109,35 @@ bool mc_glog_apply(const char *program, const struct mc_glog_options *o) {
     }
     mc_buf_free(&path);
     return good;
+}
+
+/* ---- main ---- */
+
+static int parse_and_run(const char *name, const struct arguments *args,
+                         const struct mc_upstream_program *p) {
+    struct mc_option_result result;
+    int exit_status = 0;
+    if (!mc_cmd_parse(p->options, (int)args->count, args->list, p->config, &result, &exit_status)) {
+        return exit_status == 0 ? 0 : MC_EXIT_FAILED;
+    }
+    if (result.positional_count > 0 && !p->ignores_words) {
+        exit_status =
+            mc_cmd_fail(name, MC_EXIT_FAILED, "unexpected argument '%s'", result.positional[0]);
+    } else {
+        exit_status =
+            log_as_asked(p->options->program, p->log) ? p->run(name, p->config) : MC_EXIT_FAILED;
+    }
+    mc_options_free(&result);
+    return exit_status;
+}
+
+int mc_upstream_main(int argc, char **argv, const struct mc_upstream_program *program) {
+    struct arguments args = {0};
+    int exit_status = MC_EXIT_FAILED;
+    if (expand(argc, argv, &args) == MC_OK) {
+        exit_status = parse_and_run(argv[0], &args, program);
+    }
+    free(args.list);
+    mc_arena_free(&args.texts);
+    return exit_status;
 }
