@@ -185,10 +185,21 @@ static enum mc_spray_end how_ended(const struct mc_slice_op *op, enum mc_status 
     return !given_up && is_to_blame(status) ? MC_SPRAY_FAILED : MC_SPRAY_RELEASED;
 }
 
+/* A later one that another thread notes meanwhile may be lost: the next makes up for it. */
+static void note_arrival(struct mc_rail *rail, const struct mc_slice *slice) {
+    uint64_t due = mc_attempt_due_us(atomic_load_explicit(&slice->attempt, memory_order_relaxed));
+    if (due > atomic_load_explicit(&rail->reached_us, memory_order_relaxed)) {
+        atomic_store_explicit(&rail->reached_us, due, memory_order_relaxed);
+    }
+}
+
 void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status) {
     enum mc_spray_end how = how_ended(&slice->base, status);
     bool timed = slice->spray.ahead != 0;
     if (d->watched) {
+        if (how == MC_SPRAY_ARRIVED) {
+            note_arrival(&d->rails[slice->base.rail], slice);
+        }
         atomic_store_explicit(&slice->attempt, 0, memory_order_relaxed);
     }
     if (how == MC_SPRAY_FAILED) {

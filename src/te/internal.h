@@ -45,6 +45,7 @@ struct mc_segment_slot {
     _Atomic uint64_t word;
     _Atomic uint32_t stale;       /* fetch the descriptor before the next submit */
     _Atomic uint32_t incarnation; /* of the peer: moves when its engine id does; from 1 */
+    _Atomic uint32_t hangs;       /* attempts that were given up */
     char name[MC_SEGMENT_NAME_MAX];
     uint32_t opens;               /* table lock */
     struct mc_list by_name;       /* table lock */
@@ -161,6 +162,7 @@ struct mc_slice {
     struct mc_spray_item spray;
     uint32_t skipped_transports; /* bit per transport whose rails were all paused */
     int32_t refused;             /* by mc_dispatch_post: why; MC_OK = no rail may carry it now */
+    uint32_t hangs_known;        /* the slot's when the round began */
     /* On a watched transport: when this attempt has taken too long, and where it is; 0 = not in
      * flight. One word, for watch.c reads it at any time. */
     _Atomic uint64_t attempt;
@@ -232,7 +234,7 @@ const struct mc_policy_rule *mc_route_rule(const struct mc_route *route,
                                            const struct mc_slice_op *whole, uint8_t priority,
                                            uint8_t intent);
 
-#define MC_SLICE_REFRESHED 0x80000000u /* in tried_transports: a second round has begun */
+#define MC_SLICE_REFRESHED 0x80000000u /* in tried_transports: not the first round */
 /* A slice that waited for the descriptor goes on; `status` is how the fetch ended. */
 void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status);
 extern const struct mc_transport_ops mc_transport_local_ops;
@@ -272,6 +274,10 @@ struct mc_dispatch {
     bool sprayed;      /* several rails: every slice is placed by the spray */
     bool asynchronous; /* post() may leave slices in flight */
     bool watched;      /* attempts that take too long are given up */
+    struct {           /* watch.c: when slices last arrived, as far as it has seen */
+        int64_t arrived;
+        uint64_t at_us;
+    } seen[MC_RAILS_MAX];
     unsigned rail_count;
     struct mc_rail *rails;
     struct mc_spray spray;

@@ -225,6 +225,7 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
                        uint64_t deadline_ns, bool waiter_follows) {
     struct mc_slice_op *slice = &s->base;
     s->skipped_transports = 0;
+    s->hangs_known = 0;
     atomic_store_explicit(&s->attempt, 0, memory_order_relaxed);
     s->spray.wait.length = length;
     s->spray.wait.priority = task->priority;

@@ -96,6 +96,7 @@ struct mc_rail {
 
     /* Counters, a line of their own. */
     struct mc_metric bytes[2][MC_PRIORITIES] __attribute__((aligned(MC_CACHE_LINE)));
+    _Atomic uint64_t reached_us; /* latest `due` of an attempt that arrived; watch.c */
     struct mc_metric slices[2][MC_PRIORITIES];
     struct mc_metric errors;
     struct mc_metric probes;

@@ -5,10 +5,11 @@
  * time-out), takes the same steps: while the transport says that may help, another of its rails, or
  * where it has one only the same again until MC_SLICE_ATTEMPTS posts were made; then the next
  * transport not tried; then those passed over because all their rails pause; when none is left the
- * descriptor is fetched once and, if the same peer still answers, the round begins anew; then
- * the slice ends with its first error and so does the task, except that a write whose bytes may
- * still arrive is not called over (mc_write_is_over): whoever hears that gives the place away. A
- * slice known complete never comes here. A cancelled task's slices end at their next step.
+ * descriptor is fetched once and, if the same peer still answers, the round begins anew, once, or
+ * until its deadline where ways hang and do not fail; then the slice ends with its first error and
+ * so does the task, except that a write whose bytes may still arrive is not called over
+ * (mc_write_is_over): whoever hears that gives the place away. A slice known complete never comes
+ * here. A cancelled task's slices end at their next step.
  */
 #include "base/log.h"
 #include "te/internal.h"
@@ -138,14 +139,42 @@ enum mc_status mc_slice_verdict(struct mc_slice_op *slice) {
     return MC_OK;
 }
 
-/* No transport is left. */
-static void exhausted(struct mc_slice_op *slice) {
-    if ((slice->tried_transports & MC_SLICE_REFRESHED) == 0 &&
-        slice->segment->id != MC_LOCAL_SEGMENT) {
+/* All transports as at the beginning. */
+static void begin_round(struct mc_slice_op *slice) {
+    slice->tried_transports = MC_SLICE_REFRESHED;
+    slice->attempts = 0;
+    mc_slice_of(slice)->skipped_transports = 0;
+    mc_slice_of(slice)->spray.tried = 0;
+    mc_slice_of(slice)->spray.last_resort = false;
+    slice->transport = NULL;
+}
+
+/* Whether something that hung was given up on the way to this peer since the round began, and the
+ * caller has said until when it would wait: a way that hangs may come back, and to wait for that is
+ * what the time is for. Each such round takes as long as an attempt at least. */
+static bool may_still_come(struct mc_slice_op *slice) {
+    const struct mc_segment_slot *slot = mc_slot_of(slice->segment);
+    uint32_t hangs = atomic_load_explicit(&slot->hangs, memory_order_relaxed);
+    bool hung = hangs != mc_slice_of(slice)->hangs_known;
+    mc_slice_of(slice)->hangs_known = hangs;
+    return hung && slice->deadline_ns != MC_WAIT_FOREVER &&
+           mc_now_ns(slot->base.engine->clock) < slice->deadline_ns;
+}
+
+/* No transport is left. True: the slice has another round. */
+static bool exhausted(struct mc_slice_op *slice) {
+    bool first = (slice->tried_transports & MC_SLICE_REFRESHED) == 0;
+    bool again = may_still_come(slice);
+    if (slice->segment->id == MC_LOCAL_SEGMENT && again) {
+        begin_round(slice);
+        return true;
+    }
+    if (slice->segment->id != MC_LOCAL_SEGMENT && (first || again)) {
         mc_slot_wait_refresh(mc_slot_of(slice->segment), slice);
-        return;
+        return false;
     }
     mc_slice_end(slice, slice->first_error != MC_OK ? slice->first_error : MC_ERR_NO_TRANSPORT);
+    return false;
 }
 
 /* Those that were passed over because they pause: a bad way is better than none. */
@@ -193,8 +222,10 @@ void mc_slice_route(struct mc_slice_op *slice) {
             break;
         }
         struct mc_transport *t = next_transport(&route, slice);
+        if (t == NULL && exhausted(slice)) {
+            continue;
+        }
         if (t == NULL) {
-            exhausted(slice);
             break;
         }
         slice->transport = t;
@@ -227,12 +258,7 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status) {
         mc_slice_end(slice, error);
         return;
     }
-    slice->tried_transports = MC_SLICE_REFRESHED;
-    slice->attempts = 0;
-    mc_slice_of(slice)->skipped_transports = 0;
-    mc_slice_of(slice)->spray.tried = 0;
-    mc_slice_of(slice)->spray.last_resort = false;
-    slice->transport = NULL;
+    begin_round(slice);
     mc_slice_route(slice);
 }
 

@@ -5,6 +5,10 @@
  * overdue. It then comes back as any failed slice does, to another rail or transport, without the
  * application's deadline.
  *
+ * A rail that has become slow does not hang: what is overdue is left alone while others of its rail
+ * arrive, for they stand in one queue, and giving up would begin it anew. Unless it was overtaken:
+ * something arrived that was posted long after.
+ *
  * Only transports with give_up() are watched, and only while they have bytes in flight. A slice's
  * `attempt` is one word, so that looking takes no lock that a transfer needs: it is read while the
  * slice may end and go elsewhere, and giving up asks the transport, which knows. A batch that is
@@ -27,13 +31,43 @@ static bool is_in_flight(const struct mc_engine *engine) {
     return false;
 }
 
-/* The rails, by transport, on which the task has an attempt that is overdue. */
-static bool find_overdue(const struct mc_transfer_task *task, const struct mc_slice *slices,
-                         uint64_t now_us, uint16_t overdue[MC_TRANSPORT_MAX]) {
+/* Notes on which rails slices have arrived since the last look. */
+static void see_arrivals(struct mc_engine *engine, uint64_t now_us) {
+    for (unsigned i = 0; i < engine->transport_count; i++) {
+        struct mc_dispatch *d = &engine->dispatch[i];
+        for (unsigned r = 0; d->watched && r < d->rail_count; r++) {
+            int64_t arrived = 0;
+            for (unsigned p = 0; p < MC_PRIORITIES; p++) {
+                arrived += mc_metric_get(&d->rails[r].slices[MC_TRANSFER_READ][p]) +
+                           mc_metric_get(&d->rails[r].slices[MC_TRANSFER_WRITE][p]);
+            }
+            if (arrived != d->seen[r].arrived) {
+                d->seen[r].arrived = arrived;
+                d->seen[r].at_us = now_us;
+            }
+        }
+    }
+}
+
+static bool hangs(const struct mc_engine *engine, uint64_t attempt, uint64_t now_us) {
+    uint64_t due = mc_attempt_due_us(attempt), least = engine->policy.attempt_ns / 1000;
+    if (attempt == 0 || now_us <= due) {
+        return false;
+    }
+    const struct mc_dispatch *d = &engine->dispatch[mc_attempt_transport(attempt)];
+    unsigned rail = mc_attempt_rail(attempt);
+    return now_us > d->seen[rail].at_us + least ||
+           atomic_load_explicit(&d->rails[rail].reached_us, memory_order_relaxed) > due + least;
+}
+
+/* The rails, by transport, on which the task has an attempt that hangs. */
+static bool find_overdue(const struct mc_engine *engine, const struct mc_transfer_task *task,
+                         const struct mc_slice *slices, uint64_t now_us,
+                         uint16_t overdue[MC_TRANSPORT_MAX]) {
     bool any = false;
     for (uint32_t i = 0; i < task->slice_count; i++) {
         uint64_t attempt = atomic_load_explicit(&slices[i].attempt, memory_order_relaxed);
-        if (attempt != 0 && now_us > mc_attempt_due_us(attempt)) {
+        if (hangs(engine, attempt, now_us)) {
             overdue[mc_attempt_transport(attempt)] |= (uint16_t)(1u << mc_attempt_rail(attempt));
             any = true;
         }
@@ -52,6 +86,7 @@ static void give_up(struct mc_engine *engine, struct mc_transfer_task *task,
                             t->ops->name, engine->dispatch[i].rails[rail].info.name,
                             task->slot->name);
             mc_metric_add(&engine->attempts_given_up, 1);
+            atomic_fetch_add_explicit(&task->slot->hangs, 1, memory_order_relaxed);
             t->ops->give_up(t, &task->slot->base, task, rail);
         }
     }
@@ -70,7 +105,7 @@ static void look_at(struct mc_engine *engine, struct mc_batch *batch, uint64_t n
             struct mc_transfer_task *task = &chunk->tasks[i];
             uint16_t overdue[MC_TRANSPORT_MAX] = {0};
             if (atomic_load_explicit(&task->pending, memory_order_relaxed) != 0 &&
-                find_overdue(task, slices, now_us, overdue)) {
+                find_overdue(engine, task, slices, now_us, overdue)) {
                 give_up(engine, task, overdue);
             }
             slices += task->slice_count;
@@ -83,6 +118,7 @@ void mc_watch_look(struct mc_engine *engine) {
     if (!is_in_flight(engine)) {
         return;
     }
+    see_arrivals(engine, now_us);
     pthread_mutex_lock(&engine->batches_lock);
     for (struct mc_list *at = engine->batches.next; at != &engine->batches; at = at->next) {
         struct mc_batch *batch = mc_container_of(at, struct mc_batch, link);

@@ -11,12 +11,14 @@
 #include "support/support.h"
 #include "te/te.h"
 
-#define MIB (1u << 20)
+#define MIB              (1u << 20)
+#define RDMA_PATIENCE_MS 240000 /* for what must arrive, in a guest on a busy machine too */
 
 struct rdma_suite {
     const struct mc_transport_ops *ops;
     const char *prefix; /* of NIC names */
     void (*link)(unsigned nic, bool up);
+    const char *policy; /* of engines made from now on; NULL = a patient one */
 };
 extern struct rdma_suite rdma_suite; /* set by main */
 

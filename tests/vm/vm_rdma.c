@@ -62,7 +62,7 @@ static void test_a_peer_that_is_killed_is_an_error_and_met_again(void **state) {
     rdma_side_open(&a, "0", 4 * MIB, 0);
     assert_ok(mc_segment_open(a.engine, "127.0.0.1:16999", &id));
     const char *there = (const char *)(uintptr_t)target.addr;
-    assert_ok(rdma_move(&a, id, MC_TRANSFER_READ, a.memory, there, 4 * MIB, 60000));
+    assert_ok(rdma_move(&a, id, MC_TRANSFER_READ, a.memory, there, 4 * MIB, RDMA_PATIENCE_MS));
     mc_test_verify(a.memory, 4 * MIB, 1);
     target_kill(&target);
     uint64_t begin = mc_now_ms(mc_clock_system());
@@ -72,7 +72,7 @@ static void test_a_peer_that_is_killed_is_an_error_and_met_again(void **state) {
     target = target_start(16999, 2);
     there = (const char *)(uintptr_t)target.addr;
     assert_ok(mc_segment_refresh(a.engine, id));
-    assert_ok(rdma_move(&a, id, MC_TRANSFER_READ, a.memory, there, 4 * MIB, 60000));
+    assert_ok(rdma_move(&a, id, MC_TRANSFER_READ, a.memory, there, 4 * MIB, RDMA_PATIENCE_MS));
     mc_test_verify(a.memory, 4 * MIB, 2);
     target_kill(&target);
     rdma_side_close(&a);

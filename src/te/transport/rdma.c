@@ -284,7 +284,7 @@ static void rdma_cancel(struct mc_transport *base, struct mc_segment *segment, v
 static void rdma_give_up(struct mc_transport *base, struct mc_segment *segment, void *task,
                          unsigned rail) {
     struct rdma_transport *t = rdma_of(base);
-    rdma_context_cancel(t->contexts[rail % t->context_count], task);
+    rdma_context_give_up(t->contexts[rail % t->context_count], task);
 }
 
 /* ---- what peers are told ---- */

@@ -145,9 +145,10 @@ struct rdma_slice {
     struct rdma_endpoint *endpoint; /* counted */
     uint64_t posted;                /* bytes */
     uint32_t pieces;                /* work requests in flight */
-    int16_t status;                 /* enum rdma_wc_status of the worst */
+    int8_t status;                  /* enum rdma_wc_status of the worst */
     bool split;                     /* keys change within the slice */
     bool no_lkey;                   /* local memory is not registered: inline only */
+    bool hung;                      /* given up: flushed, it has failed by time */
     uint32_t lkey, rkey;
 };
 /* As status of a slice that was not posted: the endpoint goes, the slice takes another. */
@@ -185,6 +186,8 @@ void rdma_endpoint_complete_locked(struct rdma_endpoint *ep, const struct rdma_w
 bool rdma_endpoint_is_over_locked(const struct rdma_endpoint *ep);
 /* Ends slices that are not posted; fails the endpoint when one of the task is. */
 void rdma_endpoint_cancel(struct rdma_endpoint *ep, void *task);
+/* The same, because they hang. */
+void rdma_endpoint_give_up(struct rdma_endpoint *ep, void *task);
 bool rdma_endpoint_has_task(struct rdma_endpoint *ep, void *task);
 /* UP -> DRAINING: what is not posted takes another endpoint. */
 void rdma_endpoint_drain_locked(struct rdma_endpoint *ep, struct rdma_ended *ended);
@@ -310,6 +313,8 @@ void rdma_context_drain(struct rdma_context *context);
 
 /* Ends the task's slices: nothing of them touches local memory afterwards. */
 void rdma_context_cancel(struct rdma_context *context, void *task);
+/* Those that are on the NIC now hang: they come back as MC_ERR_TIMEOUT, some of them later. */
+void rdma_context_give_up(struct rdma_context *context, void *task);
 
 /* ---- memory (rdma_memory.c) ---- */
 

@@ -135,14 +135,15 @@ void rdma_ended_init(struct rdma_ended *ended) {
 }
 
 static void end_slice(struct rdma_ended *ended, struct mc_slice_op *slice, int status) {
-    rdma_slice_of(slice)->status = (int16_t)status;
+    rdma_slice_of(slice)->status = (int8_t)status;
     mc_list_del(&slice->transport_link);
     mc_list_push_back(&ended->slices, &slice->transport_link);
 }
 
 /* What the engine is told. A write that got no answer may have arrived, or part of it: never
  * MC_ERR_UNREACHABLE or MC_ERR_CLOSED, which say that it is over (mc_write_is_over). */
-static void tell(struct mc_slice_op *slice, enum rdma_wc_status status, bool was_posted) {
+static void tell(struct mc_slice_op *slice, enum rdma_wc_status status, bool was_posted,
+                 bool hung) {
     switch (status) {
     case RDMA_WC_OK:
         mc_slice_done(slice, MC_OK, false);
@@ -153,8 +154,15 @@ static void tell(struct mc_slice_op *slice, enum rdma_wc_status status, bool was
     case RDMA_WC_LOCAL:
         mc_slice_done(slice, MC_TRANSFER_FAIL, false);
         return;
-    default:
-        mc_slice_done(slice, was_posted ? MC_TRANSFER_FAIL : MC_ERR_CLOSED, true);
+    case RDMA_WC_FLUSHED: /* with another's failure, unless it hung */
+        mc_slice_done(slice,
+                      hung         ? MC_ERR_TIMEOUT
+                      : was_posted ? MC_TRANSFER_FAIL
+                                   : MC_ERR_CLOSED,
+                      true);
+        return;
+    default: /* the NIC's doing, or the way's */
+        mc_slice_done(slice, MC_ERR_IO, true);
     }
 }
 
@@ -165,12 +173,12 @@ void rdma_ended_tell(struct rdma_ended *ended) {
         struct rdma_slice *s = rdma_slice_of(slice);
         struct rdma_endpoint *ep = s->endpoint;
         int status = s->status;
-        bool was_posted = s->posted > 0;
+        bool was_posted = s->posted > 0, hung = s->hung;
         mc_list_del(&slice->transport_link);
         if (status == RDMA_WC_AGAIN) {
             rdma_repost(ep->context->transport, slice);
         } else {
-            tell(slice, (enum rdma_wc_status)status, was_posted);
+            tell(slice, (enum rdma_wc_status)status, was_posted, hung);
         }
         rdma_endpoint_put(ep);
     }
@@ -363,7 +371,7 @@ void rdma_endpoint_complete_locked(struct rdma_endpoint *ep, const struct rdma_w
     s->pieces--;
     if (wc->status != RDMA_WC_OK &&
         (s->status == RDMA_WC_OK || s->status == RDMA_WC_FLUSHED)) { /* the first cause counts */
-        s->status = (int16_t)wc->status;
+        s->status = (int8_t)wc->status;
     }
     if (s->pieces > 0) {
         return;
@@ -437,10 +445,21 @@ static bool in_list(const struct mc_list *list, const void *task) {
     return false;
 }
 
-void rdma_endpoint_cancel(struct rdma_endpoint *ep, void *task) {
+static void mark_hung(struct mc_list *list, const void *task) {
+    for (struct mc_list *at = list->next; at != list; at = at->next) {
+        struct mc_slice_op *slice = mc_container_of(at, struct mc_slice_op, transport_link);
+        rdma_slice_of(slice)->hung |= slice->task == task;
+    }
+}
+
+static void end_task(struct rdma_endpoint *ep, void *task, bool hung) {
     struct rdma_ended ended;
     rdma_ended_init(&ended);
     pthread_mutex_lock(&ep->lock);
+    if (hung) {
+        mark_hung(&ep->queued, task);
+        mark_hung(&ep->posted, task);
+    }
     end_unposted_locked(ep, task, RDMA_WC_FLUSHED, &ended);
     bool flying = in_list(&ep->queued, task) || in_list(&ep->posted, task);
     if (flying) { /* the one way to make a NIC forget a work request */
@@ -451,6 +470,14 @@ void rdma_endpoint_cancel(struct rdma_endpoint *ep, void *task) {
         rdma_endpoint_settle(ep);
     }
     rdma_ended_tell(&ended);
+}
+
+void rdma_endpoint_cancel(struct rdma_endpoint *ep, void *task) {
+    end_task(ep, task, false);
+}
+
+void rdma_endpoint_give_up(struct rdma_endpoint *ep, void *task) {
+    end_task(ep, task, true);
 }
 
 bool rdma_endpoint_has_task(struct rdma_endpoint *ep, void *task) {

@@ -80,6 +80,16 @@ void rdma_context_cancel(struct rdma_context *context, void *task) {
     }
 }
 
+/* Once: the slices may be back on this NIC, by another endpoint, before this returns. */
+void rdma_context_give_up(struct rdma_context *context, void *task) {
+    struct rdma_endpoint *batch[FAIL_BATCH];
+    size_t count = with_task(context, task, batch, FAIL_BATCH);
+    for (size_t i = 0; i < count; i++) {
+        rdma_endpoint_give_up(batch[i], task);
+        rdma_endpoint_put(batch[i]);
+    }
+}
+
 static bool every(const struct rdma_endpoint *ep, const void *arg) {
     return true;
 }

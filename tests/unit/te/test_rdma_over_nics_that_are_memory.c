@@ -42,6 +42,40 @@ static void test_what_is_cancelled_in_flight_is_flushed(void **state) {
     rdma_side_close(&b);
 }
 
+static void *release_after_some(void *arg) {
+    struct rdma_side *a = arg;
+    while (rdma_counter(a, "mooncake_te_attempts_given_up_total") < 8) {
+        rdma_pause_ms(10);
+    }
+    fake_nics_hold(false);
+    return NULL;
+}
+
+/* The only NIC takes work and says nothing. It is asked again and again, by a new endpoint each
+ * time, and what it does once it works again is in time: a deadline had said how long to wait. */
+static void test_the_only_nic_hangs_and_comes_back(void **state) {
+    struct rdma_side a, b;
+    pthread_t thread;
+    rdma_suite.policy = "{\"attempt_timeout_ms\": 20}";
+    rdma_side_open(&a, "0", MIB, 0);
+    rdma_suite.policy = NULL;
+    rdma_side_open(&b, "1", MIB, 0);
+    mc_segment_id to_b = rdma_segment_of(&a, &b);
+    mc_test_fill(a.memory, MIB, 1);
+    fake_nics_hold(true);
+    assert_int_equal(pthread_create(&thread, NULL, release_after_some, &a), 0);
+    assert_ok(rdma_move(&a, to_b, MC_TRANSFER_WRITE, a.memory, b.memory, MIB, RDMA_PATIENCE_MS));
+    pthread_join(thread, NULL);
+    mc_test_verify(b.memory, MIB, 1);
+    /* One endpoint for each time, and not for each try that a slice may have at once. */
+    assert_true(rdma_counter(&a, "mooncake_te_rdma_endpoints_failed_total") <=
+                rdma_counter(&a, "mooncake_te_attempts_given_up_total"));
+    assert_int_equal(rdma_counter(&a, "mooncake_te_tasks_failed_total"), 0);
+    assert_int_equal(rdma_counter(&a, "mooncake_te_tasks_timed_out_total"), 0);
+    rdma_side_close(&a);
+    rdma_side_close(&b);
+}
+
 /* Waits for the engine to see the port as it is. */
 static void wait_for_port(struct rdma_side *side, unsigned rail, bool up) {
     const _Atomic bool *now = &side->engine->dispatch[0].rails[rail].up;
@@ -344,6 +378,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_memory_that_is_unregistered_is_out_of_reach),
         cmocka_unit_test(test_ranges_larger_than_a_region_are_split),
         cmocka_unit_test(test_what_is_cancelled_in_flight_is_flushed),
+        cmocka_unit_test(test_the_only_nic_hangs_and_comes_back),
         cmocka_unit_test(test_a_port_that_comes_back_has_a_clean_record),
         cmocka_unit_test(test_device_memory_is_staged_over_rdma),
         cmocka_unit_test(test_endpoints_never_exceed_their_limit),
