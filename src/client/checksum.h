@@ -11,5 +11,8 @@
 bool mc_checksum_possible(const struct mc_slice *slices, size_t count);
 /* Of the first `length` bytes of the slices. */
 uint64_t mc_checksum_slices(const struct mc_slice *slices, size_t count, uint64_t length);
+/* Of these bytes when so many zeros follow. The checksum of an object is the exclusive or of those
+ * of its parts, each with as many zeros as the object has bytes behind it. */
+uint64_t mc_checksum_shift(uint64_t checksum, uint64_t zeros);
 
 #endif

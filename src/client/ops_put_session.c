@@ -6,11 +6,12 @@
  * else's, so neither happens while a write is running (the session counts its users). A write that
  * ended in doubt may still land; such a session can only be revoked, and its space is left to the
  * master's timeouts. And nothing is written after a time that is well below the master's release
- * timeout.
+ * timeout. The object gets a checksum when each of its bytes was written once (session.h).
  */
 #include "client/session.h"
 
 #include "base/log.h"
+#include "client/checksum.h"
 
 /* ---- start ---- */
 
@@ -174,9 +175,17 @@ static enum mc_status check_ranges(const struct mc_store_range_item *item, uint6
     return MC_OK;
 }
 
+/* What a call that writes needs to know of a session. */
+struct use {
+    struct mc_vec replicas;
+    uint64_t size;
+    uint64_t *sums; /* of the item's ranges, each shifted to its place; NULL = not to be had */
+    bool in_doubt;
+};
+
 /* Finds the session, counts the caller as its user, and copies its replicas. */
 static enum mc_status use(struct mc_ops *ops, struct mc_store_range_item *item,
-                          struct mc_arena *arena, struct mc_vec *replicas) {
+                          struct mc_arena *arena, struct use *out) {
     struct mc_str key;
     struct mw_replica_list list;
     MC_TRY(mc_ops_key(item->key, &key));
@@ -192,19 +201,46 @@ static enum mc_status use(struct mc_ops *ops, struct mc_store_range_item *item,
     if (status == MC_OK) {
         session->users++;
         mc_session_copy_list(arena, &session->lease.list, &list);
-        *replicas = list.replicas;
+        *out = (struct use){.replicas = list.replicas, .size = session->size};
     }
     pthread_mutex_unlock(&ops->lock);
     return status;
 }
 
-/* The call does not use the session any more. */
-static void release(struct mc_ops *ops, struct mc_str key, bool in_doubt) {
+static void sum_ranges(struct mc_ops *ops, const struct mc_store_range_item *item,
+                       struct mc_arena *arena, struct use *use) {
+    uint64_t *sums = mc_arena_alloc(arena, (item->range_count + 1) * sizeof(*sums));
+    bool possible = ops->checksum;
+    for (size_t i = 0; i < item->range_count && possible; i++) {
+        const struct mc_store_range *range = &item->ranges[i];
+        struct mc_slice slice = {range->ptr, range->length};
+        possible = range->length == 0 || mc_checksum_possible(&slice, 1);
+        if (possible && range->length > 0) {
+            sums[i] = mc_checksum_shift(mc_checksum_slices(&slice, 1, range->length),
+                                        use->size - range->offset - range->length);
+        }
+    }
+    use->sums = possible ? sums : NULL;
+}
+
+/* The call does not use the session any more. `use` NULL: it has not written. */
+static void release(struct mc_ops *ops, struct mc_str key, const struct mc_store_range_item *item,
+                    const struct use *use) {
     pthread_mutex_lock(&ops->lock);
     struct mc_session *session =
         *mc_session_find_locked(&ops->puts, key); /* its users keep it there */
     session->users--;
-    session->in_doubt |= in_doubt;
+    session->in_doubt |= use != NULL && use->in_doubt;
+    if (use != NULL && use->sums == NULL) {
+        session->sum.lost = true;
+    }
+    for (size_t i = 0; use != NULL && use->sums != NULL && i < item->range_count; i++) {
+        const struct mc_store_range *range = &item->ranges[i];
+        if (item->status == MC_OK && range->length > 0) {
+            mc_session_sum_add(&session->sum, range->offset, range->offset + range->length,
+                               use->sums[i]);
+        }
+    }
     pthread_mutex_unlock(&ops->lock);
 }
 
@@ -240,21 +276,23 @@ static size_t add_moves(struct mc_store_range_item *item, size_t index,
 
 static void write_chunk(struct mc_ops *ops, struct mc_ops_call *call,
                         struct mc_store_range_item *items, size_t count) {
-    struct mc_vec *replicas = mc_arena_zalloc(&call->arena, count * sizeof(*replicas));
-    bool *in_doubt = mc_arena_zalloc(&call->arena, count * sizeof(*in_doubt));
+    struct use *uses = mc_arena_zalloc(&call->arena, count * sizeof(*uses));
     bool *used = mc_arena_zalloc(&call->arena, count * sizeof(*used));
     size_t capacity = 0;
     for (size_t i = 0; i < count; i++) {
         items[i].length = 0;
-        items[i].status = use(ops, &items[i], &call->arena, &replicas[i]);
+        items[i].status = use(ops, &items[i], &call->arena, &uses[i]);
         used[i] = items[i].status == MC_OK;
-        capacity += used[i] ? replicas[i].count * items[i].range_count : 0;
+        capacity += used[i] ? uses[i].replicas.count * items[i].range_count : 0;
     }
     struct mc_port_move *moves = mc_arena_alloc(&call->arena, (capacity + 1) * sizeof(*moves));
     struct write_move *owners = mc_arena_alloc(&call->arena, (capacity + 1) * sizeof(*owners));
     size_t n = 0;
     for (size_t i = 0; i < count; i++) {
-        n += used[i] ? add_moves(&items[i], i, &replicas[i], moves + n, owners + n) : 0;
+        if (used[i]) {
+            sum_ranges(ops, &items[i], &call->arena, &uses[i]);
+            n += add_moves(&items[i], i, &uses[i].replicas, moves + n, owners + n);
+        }
     }
     if (n > 0) {
         ops->port->ops->move(ops->port, moves, n, mc_ops_deadline(ops));
@@ -264,7 +302,7 @@ static void write_chunk(struct mc_ops *ops, struct mc_ops_call *call,
         written += moves[i].status == MC_OK ? moves[i].length : 0;
         if (moves[i].status != MC_OK) {
             items[owners[i].item].status = MC_TRANSFER_FAIL;
-            in_doubt[owners[i].item] |= moves[i].status == MC_ERR_TIMEOUT;
+            uses[owners[i].item].in_doubt |= moves[i].status == MC_ERR_TIMEOUT;
         }
     }
     mc_metric_add(&ops->counters.written_bytes, (int64_t)written);
@@ -274,7 +312,7 @@ static void write_chunk(struct mc_ops *ops, struct mc_ops_call *call,
             items[i].length += items[i].status == MC_OK ? items[i].ranges[r].length : 0;
         }
         if (used[i]) {
-            release(ops, mc_str_from(items[i].key), in_doubt[i]);
+            release(ops, mc_str_from(items[i].key), &items[i], &uses[i]);
         }
     }
 }
@@ -304,6 +342,7 @@ struct ending {
     size_t index; /* of the caller's arrays */
     bool has_disk;
     bool sent;
+    struct mw_opt_u64 checksum;
 };
 
 /* Counts the caller as the session's only user. */
@@ -319,6 +358,9 @@ static enum mc_status claim(struct mc_ops *ops, const char *name, struct ending 
         session->users = 1;
         out->writer = session->writer;
         out->has_disk = session->has_disk;
+        if (mc_session_sum_known(&session->sum, session->size)) {
+            out->checksum = (struct mw_opt_u64){true, session->sum.checksum};
+        }
         *in_doubt = session->in_doubt;
     }
     pthread_mutex_unlock(&ops->lock);
@@ -347,7 +389,7 @@ static void send_group(struct mc_ops *ops, struct mc_ops_call *call, struct endi
             if (puts[i].has_disk) {
                 files[file_count++] = puts[i].key;
             }
-            metas[count].key = puts[i].key;
+            metas[count] = (struct mw_object_meta){puts[i].key, puts[i].checksum};
             names[count] = puts[i].key;
             members[count++] = puts[i].index;
         }
@@ -401,7 +443,7 @@ static void finish_chunk(struct mc_ops *ops, struct mc_ops_call *call, const cha
         if (own == MC_OK || (revoking && !unanswered)) {
             drop(ops, puts[i].key);
         } else {
-            release(ops, puts[i].key, false);
+            release(ops, puts[i].key, NULL, NULL);
         }
     }
 }

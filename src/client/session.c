@@ -3,6 +3,44 @@
 
 #include "base/log.h"
 
+void mc_session_sum_add(struct mc_session_sum *sum, uint64_t begin, uint64_t end,
+                        uint64_t checksum) {
+    struct mc_session_part *parts = sum->parts;
+    size_t i = 0;
+    while (i < sum->count && parts[i].end < begin) {
+        i++;
+    }
+    /* the first one that ends at `begin` or behind it */
+    bool joins = i < sum->count && parts[i].end == begin;
+    size_t next = i + joins;
+    sum->lost |= next < sum->count && parts[next].begin < end;
+    sum->lost |= !joins && sum->count == MC_SESSION_PARTS_MAX;
+    if (sum->lost || begin == end) {
+        return;
+    }
+    sum->checksum ^= checksum;
+    bool meets = next < sum->count && parts[next].begin == end;
+    if (joins) {
+        parts[i].end = meets ? parts[next].end : end;
+    } else if (meets) {
+        parts[next].begin = begin;
+    } else {
+        if (sum->count == sum->capacity) {
+            sum->capacity = sum->capacity ? 2 * sum->capacity : 4;
+            sum->parts = parts = mc_realloc(parts, sum->capacity * sizeof(*parts));
+        }
+        memmove(&parts[i + 1], &parts[i], (sum->count++ - i) * sizeof(*parts));
+        parts[i] = (struct mc_session_part){begin, end};
+    }
+    if (joins && meets) {
+        memmove(&parts[next], &parts[next + 1], (--sum->count - next) * sizeof(*parts));
+    }
+}
+
+bool mc_session_sum_known(const struct mc_session_sum *sum, uint64_t size) {
+    return !sum->lost && sum->count == 1 && sum->parts[0].begin == 0 && sum->parts[0].end == size;
+}
+
 struct mc_session **mc_session_find_locked(struct mc_ops_sessions *table, struct mc_str key) {
     struct mc_session **at = &table->buckets[mc_hash64(key.ptr, key.len, 0) % OPS_SESSION_BUCKETS];
     while (*at != NULL && !mc_str_eq((*at)->key, key)) {
@@ -13,6 +51,7 @@ struct mc_session **mc_session_find_locked(struct mc_ops_sessions *table, struct
 
 void mc_session_free(struct mc_session *session) {
     mc_arena_free(&session->arena);
+    free(session->sum.parts);
     free((char *)session->key.ptr);
     free(session);
 }

@@ -11,6 +11,20 @@
 
 #include "client/ops_internal.h"
 
+/* The checksum of what a put session has written so far: known at the end if every byte was written
+ * exactly once, in whatever order. */
+#define MC_SESSION_PARTS_MAX 1024 /* that do not touch each other; with more there is no checksum  \
+                                   */
+struct mc_session_part {
+    uint64_t begin, end;
+};
+struct mc_session_sum {
+    uint64_t checksum;
+    struct mc_session_part *parts; /* written, in order, apart from each other */
+    size_t count, capacity;
+    bool lost; /* a byte was written twice, or one that the processor cannot read */
+};
+
 struct mc_session {
     struct mc_session *next;
     struct mc_str key;
@@ -25,7 +39,13 @@ struct mc_session {
     bool in_doubt;         /* a write may still land */
     bool has_disk;         /* the master also waits for a file that this client does not write */
     uint32_t users;        /* calls that are writing or ending it */
+    struct mc_session_sum sum;
 };
+
+/* [begin, end) was written, and has this checksum, shifted to its place. */
+void mc_session_sum_add(struct mc_session_sum *sum, uint64_t begin, uint64_t end,
+                        uint64_t checksum);
+bool mc_session_sum_known(const struct mc_session_sum *sum, uint64_t size);
 
 /* The table's link to the session of the key, or to where it would be. Needs ops->lock, as all of
  * these but the next. */

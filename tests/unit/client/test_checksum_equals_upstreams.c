@@ -40,10 +40,31 @@ static void test_slices_do_not_matter(void **state) {
     }
 }
 
+static void test_parts_make_the_whole(void **state) {
+    uint8_t bytes[5000];
+    struct mc_rng rng;
+    mc_rng_seed(&rng, 6);
+    mc_test_fill(bytes, sizeof(bytes), 7);
+    for (int round = 0; round < 200; round++) {
+        size_t len = 1 + mc_rng_below(&rng, sizeof(bytes) - 1), at = 0;
+        uint64_t whole = 0;
+        while (at < len) {
+            size_t part = 1 + mc_rng_below(&rng, len - at);
+            struct mc_slice slice = {bytes + at, part};
+            at += part;
+            whole ^= mc_checksum_shift(mc_checksum_slices(&slice, 1, part), len - at);
+        }
+        assert_true(whole == reference(bytes, len));
+    }
+    assert_true(mc_checksum_shift(0, UINT64_MAX) == 0);
+    assert_true(mc_checksum_shift(1, 1ull << 40) != mc_checksum_shift(1, 1ull << 63));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_check_value),
         cmocka_unit_test(test_slices_do_not_matter),
+        cmocka_unit_test(test_parts_make_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,8 @@
  */
 #include <stdio.h>
 
+#include "client/checksum.h"
+#include "client/session.h"
 #include "support/fake_port.h"
 #include "support/support.h"
 
@@ -88,6 +90,50 @@ static void test_pieces_in_any_order_become_the_object(void **state) {
         mc_test_verify(&fake->memory[object->node[i]][object->offset[i]], sizeof(value), 1);
     }
     verify_whole("k", sizeof(value), 1);
+    struct mc_slice whole = {value, sizeof(value)};
+    assert_true(object->checksum.has &&
+                object->checksum.value == mc_checksum_slices(&whole, 1, sizeof(value)));
+}
+
+/* Of bytes that were written twice, or not at all, nobody knows what lies there. */
+static void test_a_checksum_needs_each_byte_once(void **state) {
+    uint8_t value[100];
+    mc_test_fill(value, sizeof(value), 1);
+    assert_ok(start("twice", 100));
+    assert_ok(write_part("twice", value, 100, 0));
+    assert_ok(write_part("twice", value + 99, 1, 99));
+    assert_ok(end("twice"));
+    assert_ok(start("hole", 100));
+    assert_ok(write_part("hole", value, 49, 0));
+    assert_ok(write_part("hole", value + 50, 50, 50));
+    assert_ok(end("hole"));
+    assert_false(fake_find(fake, "twice")->checksum.has || fake_find(fake, "hole")->checksum.has);
+    struct mc_rng rng;
+    mc_rng_seed(&rng, 3);
+    for (unsigned round = 0; round < 100; round++) { /* single bytes in any order */
+        struct mc_session_sum sum = {0};
+        bool written[64] = {0};
+        for (unsigned left = 64; left > 0;) {
+            uint64_t at = mc_rng_below(&rng, 64);
+            assert_false(mc_session_sum_known(&sum, 64));
+            if (!written[at]) {
+                written[at] = true;
+                left--;
+                mc_session_sum_add(&sum, at, at + 1, 1ull << at);
+            }
+        }
+        assert_true(mc_session_sum_known(&sum, 64) && sum.checksum == UINT64_MAX);
+        mc_session_sum_add(&sum, 10, 20, 0);
+        assert_false(mc_session_sum_known(&sum, 64));
+        free(sum.parts);
+    }
+    struct mc_session_sum sum = {0};
+    for (uint64_t i = 0; i <= MC_SESSION_PARTS_MAX; i++) {
+        assert_false(sum.lost);
+        mc_session_sum_add(&sum, 2 * i, 2 * i + 1, 0);
+    }
+    assert_true(sum.lost);
+    free(sum.parts);
 }
 
 static void test_a_session_is_one_a_key_and_ends_once(void **state) {
@@ -355,6 +401,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(test_pieces_in_any_order_become_the_object),
+        T(test_a_checksum_needs_each_byte_once),
         T(test_a_session_is_one_a_key_and_ends_once),
         T(test_ranges_stay_inside_the_reservation),
         T(test_a_batch_of_sessions_is_few_requests),
