@@ -63,8 +63,8 @@ struct mc_store_options {
     uint32_t timeout_ms;  /* of one operation; default 30000 (MC_RPC_TIMEOUT_MS) */
     /* Attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
      * (MOONCAKE_STORE_CHECKSUM): it takes a quarter of what TCP moves, see bench_checksum. Of
-     * objects that were put in sessions, of parts of objects, and where the caller's memory is a
-     * device's there is none. */
+     * objects that sessions did not write from end to end, each byte once, of parts of objects, and
+     * where the caller's memory is a device's there is none. */
     bool checksum;
     /* An object of at least so many bytes (and 32 MiB) that is to have one replica is laid over
      * several segments, so that all of their nodes serve it and it may be larger than any of them;
