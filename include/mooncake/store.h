@@ -66,9 +66,10 @@ struct mc_store_options {
      * objects that sessions did not write from end to end, each byte once, of parts of objects, and
      * where the caller's memory is a device's there is none. */
     bool checksum;
-    /* An object of at least so many bytes (and 32 MiB) that is to have one replica is laid over
-     * several segments, so that all of their nodes serve it and it may be larger than any of them;
-     * where the master cannot, it lies in one piece. 0 = none are. Default MC_STORE_STRIPE_BYTES,
+    /* An object of at least so many bytes (and 32 MiB) is laid over several segments, so that all
+     * of their nodes serve it and it may be larger than any of them; each of its replicas, and
+     * those of one stripe are on different nodes. Where the master cannot, it lies in one piece.
+     * 0 = none are. Default MC_STORE_STRIPE_BYTES,
      * or 0: upstream's clients cannot read such objects (NOT_SUPPORTED). docs/client.md. */
     uint64_t stripe_bytes;
     /* Copies of objects of other nodes that are read again and again, in this process: room for
@@ -415,8 +416,8 @@ struct mc_object_info {
     bool has_checksum;
     bool has_ttl;
     uint64_t ttl_left_ms;
-    uint32_t replicas;
-    uint32_t stripes; /* 1 = every replica is in one piece */
+    uint32_t replicas; /* of a striped object: whole copies */
+    uint32_t stripes;  /* of each; 1 = every replica is in one piece */
 };
 /* Takes no lease. results[i]: MC_OBJECT_NOT_FOUND; MC_REPLICA_IS_NOT_READY. MC_NOT_SUPPORTED
  * (upstream's master). */

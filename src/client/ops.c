@@ -91,6 +91,30 @@ void mc_ops_end(struct mc_ops *ops, struct mc_ops_call *call) {
     pthread_mutex_unlock(&ops->lock);
 }
 
+/* ---- who the master is ---- */
+
+/* A master that refuses our words is upstream's. Another may take its place at any time: where an
+ * answer fails to come or the heartbeat finds that this client is not known, it is asked anew; and
+ * now and then anyway, for one that was quicker than both. Upstream's logs a line for each refusal,
+ * so not often. */
+#define ASK_AGAIN_NS (60 * MC_SEC)
+
+bool mc_ops_master_is_ours(struct mc_ops *ops) {
+    uint64_t until = atomic_load_explicit(&ops->without_own_until_ns, memory_order_relaxed);
+    return until == 0 || mc_ops_now(ops) >= until;
+}
+
+void mc_ops_master_refused(struct mc_ops *ops, const char *what) {
+    uint64_t until = mc_ops_now(ops) + ASK_AGAIN_NS;
+    if (atomic_exchange_explicit(&ops->without_own_until_ns, until, memory_order_relaxed) == 0) {
+        mc_warn("the master does not know our own words (upstream's does not): %s", what);
+    }
+}
+
+void mc_ops_master_may_be_new(struct mc_ops *ops) {
+    atomic_store_explicit(&ops->without_own_until_ns, 0, memory_order_relaxed);
+}
+
 /* ---- RPC ---- */
 
 /* Two releases may take the same arguments and answer with different types: then the answer's hash
@@ -161,6 +185,9 @@ enum mc_status mc_ops_rpc(struct mc_ops *ops, struct mc_ops_call *call, enum mc_
         }
         mc_metric_add(&ops->counters.rpc_failures, 1);
         bool unanswered = status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT;
+        if (unanswered) {
+            mc_ops_master_may_be_new(ops);
+        }
         now = mc_ops_now(ops);
         if (!unanswered || --attempts == 0 || now + backoff >= deadline_ns) {
             return status;

@@ -8,6 +8,9 @@
  * lease had ended begins again at byte 0: what it had read may be somebody else's bytes. Rounds are
  * bounded: each one moves bytes, uses up one of a key's attempts, or ends the chunk.
  *
+ * A striped object is read from one copy of each stripe. When one fails, the next copy of that
+ * stripe takes its place, and what was read stays: it is of the same version, under one lease.
+ *
  * Reading parts of objects is the same: a key's stream of bytes is then not the object but the
  * caller's ranges, one after the other. A read of a session differs in that it brings the lease and
  * the replicas with it and may not go on without them.
@@ -25,9 +28,8 @@ void mc_get_finish(struct mc_get_key *key, enum mc_status status) {
     key->item->status = status;
 }
 
-/* Forgets what was read and the replica it came from. */
-static void start_over(struct mc_get_key *key, enum mc_status why) {
-    key->offset = 0;
+/* Chooses again. */
+static void go_elsewhere(struct mc_get_key *key, enum mc_status why) {
     key->replica = NULL;
     key->failure = why;
     if (++key->attempts >= KEY_ATTEMPTS) {
@@ -35,85 +37,13 @@ static void start_over(struct mc_get_key *key, enum mc_status why) {
     }
 }
 
-/* ---- the stream of a key ---- */
-
-size_t mc_get_piece_count(const struct mc_get_key *key) {
-    return key->ranges != NULL ? key->range_count : key->slice_count;
-}
-
-/* Piece i of the stream, which begins there at `begin`. */
-struct mc_store_range mc_get_piece(const struct mc_get_key *key, size_t i, uint64_t begin) {
-    if (key->ranges == NULL) {
-        const struct mc_slice *slice = &key->slices[i];
-        return (struct mc_store_range){slice->ptr, slice->length, begin, MC_OK};
-    }
-    struct mc_store_range range = key->ranges[i];
-    range.length = range.status == MC_OK ? range.length : 0;
-    return range;
-}
-
-/* The object's size is known: how long is the stream of ranges? Those that leave the object are not
- * part of it. */
-enum mc_status mc_get_measure_ranges(struct mc_get_key *key) {
-    bool all = true;
-    key->size = 0;
-    for (size_t i = 0; i < key->range_count; i++) {
-        struct mc_store_range *range = &key->ranges[i];
-        bool inside = mc_range_inside(range->offset, range->length, 0, key->object_size);
-        if (!inside || __builtin_add_overflow(key->size, (uint64_t)range->length, &key->size)) {
-            range->status = MC_INVALID_PARAMS;
-            all = false;
-        }
-    }
-    return all || key->session == NULL ? MC_OK : MC_INVALID_PARAMS;
-}
-
-/* The stream is the object from its first byte to its last; *slices describes it. */
-bool mc_get_is_whole(struct mc_ops_call *call, const struct mc_get_key *key,
-                     const struct mc_slice **slices) {
-    if (key->ranges == NULL) {
-        *slices = key->slices;
-        return true;
-    }
-    struct mc_slice *out = mc_arena_alloc(&call->arena, key->range_count * sizeof(*out));
-    uint64_t end = 0;
-    for (size_t i = 0; i < key->range_count; i++) {
-        const struct mc_store_range *range = &key->ranges[i];
-        if (range->status != MC_OK || range->offset != end) {
-            return false;
-        }
-        end += range->length;
-        out[i] = (struct mc_slice){range->ptr, range->length};
-    }
-    *slices = out;
-    return end == key->object_size;
+/* Forgets what was read and the replica it came from. */
+static void start_over(struct mc_get_key *key, enum mc_status why) {
+    key->offset = 0;
+    go_elsewhere(key, why);
 }
 
 /* ---- asking the master ---- */
-
-uint64_t mc_get_capacity(const struct mc_get_key *key) {
-    uint64_t total = 0;
-    for (size_t i = 0; i < key->slice_count; i++) {
-        total += key->slices[i].length;
-    }
-    return total;
-}
-
-/* The size is known: memory for callers who could not give it before. */
-enum mc_status mc_get_make_room(struct mc_get_key *key) {
-    struct mc_store_item *item = key->item;
-    if (item->slice_count > 0 || item->allocate == NULL || key->size == 0 ||
-        (key->slice_count > 0 && key->made.length == key->size)) {
-        return MC_OK;
-    }
-    key->made = (struct mc_slice){item->allocate(item->allocate_ctx, key->size), key->size};
-    if (key->made.ptr == NULL) {
-        return MC_ERR_NO_MEMORY;
-    }
-    key->slices = &key->made;
-    key->slice_count = 1;
-    return MC_OK;
-}
 
 void mc_ops_lease_taken(struct mc_ops_lease *lease, uint64_t asked_ns) {
     uint64_t ttl_ns = mc_min_u64(lease->list.lease_ttl_ms, UINT32_MAX) * MC_MS;
@@ -131,18 +61,14 @@ static void take_lease(struct mc_get_key *key, uint64_t ttl_ms, uint64_t asked_n
 /* The replicas are known: how large is the object, and does it fit? */
 static void list_known(struct mc_get_key *key) {
     const struct mw_replica *replica = key->list.replicas.items;
-    size_t readable = 0;
     for (size_t i = 0; i < key->list.replicas.count; i++) {
         if (mc_ops_replica_readable(&replica[i])) {
             key->object_size =
-                key->striped_bytes > 0 ? key->striped_bytes : mc_ops_replica_size(&replica[i]);
-            readable++;
+                key->stripes > 0 ? key->striped_bytes : mc_ops_replica_size(&replica[i]);
         }
     }
-    if (key->striped_bytes > 0 && readable < key->list.replicas.count) {
-        readable = 0;
-    }
-    if (readable == 0) { /* on disk only, or on nodes that are leaving */
+    if (!mc_ops_readable(&key->list.replicas, key->stripes)) {
+        /* on disk only, or on nodes that are leaving */
         mc_get_finish(key, key->list.replicas.count > 0 ? MC_INVALID_REPLICA : MC_OBJECT_NOT_FOUND);
         return;
     }
@@ -164,15 +90,19 @@ static void list_known(struct mc_get_key *key) {
     }
 }
 
-static void first_answer(struct mc_get_key *key, const struct mw_e_list *answer,
-                         uint64_t striped_bytes, uint64_t asked_ns) {
-    if (answer->error != 0) {
-        mc_get_finish(key, mc_ops_status(answer->error));
+static void first_answer(struct mc_get_chunk *chunk, struct mc_get_key *key,
+                         const struct mc_get_answer *answer) {
+    if (answer->status != MC_OK) {
+        mc_get_finish(key, answer->status);
         return;
     }
-    key->list = answer->value;
-    key->striped_bytes = striped_bytes;
-    take_lease(key, answer->value.lease_ttl_ms, asked_ns);
+    key->list = answer->list;
+    key->striped_bytes = answer->striped_bytes;
+    if (answer->stripes > key->stripes) {
+        key->chosen = mc_arena_alloc(&chunk->call->arena, answer->stripes);
+    }
+    key->stripes = answer->stripes;
+    take_lease(key, answer->list.lease_ttl_ms, answer->asked_ns);
     list_known(key);
 }
 
@@ -181,24 +111,24 @@ static bool same_place(const struct mw_replica *a, const struct mw_replica *b) {
            a->memory.size == b->memory.size && mc_str_eq(a->memory.endpoint, b->memory.endpoint);
 }
 
-/* What is being read is in the list as it was; *index = where. */
-static bool still_there(const struct mc_get_key *key, const struct mc_vec *list, size_t *index) {
-    const struct mw_replica *old = key->list.replicas.items, *now = list->items;
-    bool all = list->count == key->list.replicas.count;
+/* What was read so far is of the object that the list is of, and can be gone on with; *index = at
+ * which replica, unless the object is striped: its version says it, wherever the stripes are now.
+ */
+static bool goes_on(const struct mc_get_key *key, const struct mc_get_answer *answer,
+                    size_t *index) {
     *index = 0;
-    for (size_t i = 0; key->striped_bytes > 0 && all && i < list->count; i++) {
-        all = same_place(&old[i], &now[i]);
+    if (answer->version != key->version || answer->stripes != key->stripes ||
+        answer->striped_bytes != key->striped_bytes) {
+        return false;
     }
-    if (key->striped_bytes > 0) {
-        return all; /* all of its stripes */
-    }
-    for (size_t i = 0; i < list->count && i < 64; i++) {
+    const struct mw_replica *now = answer->list.replicas.items;
+    for (size_t i = 0; key->stripes == 0 && i < answer->list.replicas.count && i < 64; i++) {
         if (same_place(key->replica, &now[i])) {
             *index = i;
             return true;
         }
     }
-    return false;
+    return key->stripes > 0 && mc_ops_readable(&answer->list.replicas, key->stripes);
 }
 
 /* The bits of `tried` for the same replicas in another list. */
@@ -231,60 +161,60 @@ static bool named_in(const struct mw_replica *mine, const struct mc_vec *list) {
 
 /* A session's replicas stay those that it began with, less what the master does not name any more:
  * no lease is on that. Memory that was without a lease for a moment may be another object's now. */
-void mc_get_session_renewed(struct mc_get_key *key, const struct mw_e_list *answer,
-                            uint64_t asked_ns, uint64_t answered_ns) {
+void mc_get_session_renewed(struct mc_get_key *key, const struct mc_get_answer *answer) {
     struct mw_replica *mine = key->list.replicas.items; /* the session's own copy */
-    bool unbroken = answered_ns < key->lease_end_ns;
+    bool unbroken = answer->answered_ns < key->lease_end_ns;
     size_t left = 0;
     for (size_t i = 0; i < key->list.replicas.count; i++) {
-        bool still = answer->error == 0 && (unbroken || mine[i].tag != MW_TAG_MEMORY) &&
-                     named_in(&mine[i], &answer->value.replicas);
+        bool still = answer->status == MC_OK && (unbroken || mine[i].tag != MW_TAG_MEMORY) &&
+                     named_in(&mine[i], &answer->list.replicas);
         mine[i].status = still ? mine[i].status : MC_REPLICA_REMOVED;
         left += still;
     }
-    if (key->striped_bytes > 0 && left < key->list.replicas.count) {
-        left = 0;
-    }
-    if (left == 0) {
+    if (left == 0 || (key->stripes > 0 && !mc_ops_readable(&key->list.replicas, key->stripes))) {
         mc_get_finish(key, MC_LEASE_EXPIRED);
         return;
     }
-    take_lease(key, answer->value.lease_ttl_ms, asked_ns);
-    if (key->replica != NULL && !mc_ops_replica_readable(key->replica)) {
+    take_lease(key, answer->list.lease_ttl_ms, answer->asked_ns);
+    if (key->stripes > 0) {
+        key->replica = NULL; /* of those that are left */
+    } else if (key->replica != NULL && !mc_ops_replica_readable(key->replica)) {
         key->tried |= 1ull << key->replica_index;
         start_over(key, MC_TRANSFER_FAIL);
     }
 }
 
-/* The answer to a renewal. `answered_ns` decides whether the old lease still held when the new one
+/* The answer to a renewal. When it came decides whether the old lease still held when the new one
  * began. */
-static void renewed(struct mc_get_key *key, const struct mw_e_list *answer, uint64_t striped_bytes,
-                    bool same_version, uint64_t asked_ns, uint64_t answered_ns) {
+static void renewed(struct mc_get_chunk *chunk, struct mc_get_key *key,
+                    const struct mc_get_answer *answer) {
     if (key->session != NULL) {
-        mc_get_session_renewed(key, answer, asked_ns, answered_ns);
+        mc_get_session_renewed(key, answer);
         return;
     }
-    if (answer->error != 0) {
-        mc_get_finish(key, mc_ops_status(answer->error));
+    if (answer->status != MC_OK) {
+        mc_get_finish(key, answer->status);
         return;
     }
     size_t index;
-    if (key->offset > 0 && answered_ns < key->lease_end_ns && same_version &&
-        striped_bytes == key->striped_bytes && still_there(key, &answer->value.replicas, &index)) {
-        key->tried = carry_tried(key, &answer->value.replicas);
-        key->list = answer->value;
-        key->replica = (const struct mw_replica *)key->list.replicas.items + index;
+    bool on =
+        key->offset > 0 && answer->answered_ns < key->lease_end_ns && goes_on(key, answer, &index);
+    key->tried = carry_tried(key, &answer->list.replicas);
+    key->version = answer->version;
+    if (on) {
+        key->list = answer->list;
+        key->replica =
+            key->stripes > 0 ? NULL : (const struct mw_replica *)key->list.replicas.items + index;
         key->replica_index = index;
-        take_lease(key, answer->value.lease_ttl_ms, asked_ns);
+        take_lease(key, answer->list.lease_ttl_ms, answer->asked_ns);
         return;
     }
-    key->tried = carry_tried(key, &answer->value.replicas);
     if (key->offset > 0) {
         start_over(key, MC_LEASE_EXPIRED);
     }
     if (!key->done) {
         key->replica = NULL;
-        first_answer(key, answer, striped_bytes, asked_ns);
+        first_answer(chunk, key, answer);
     }
 }
 
@@ -310,18 +240,25 @@ enum mc_status mc_get_request(struct mc_get_chunk *chunk, const uint32_t *index,
                             chunk->deadline_ns, MC_OPS_IDEMPOTENT);
 }
 
-struct mw_e_list mc_get_answer_at(const struct mc_get_chunk *chunk, const struct mc_vec *answers,
-                                  size_t i, uint64_t *striped_bytes, uint64_t *version) {
-    *striped_bytes = *version = 0;
+struct mc_get_answer mc_get_answer_at(const struct mc_get_chunk *chunk,
+                                      const struct mc_vec *answers, size_t i,
+                                      uint64_t answered_ns) {
+    struct mc_get_answer out = {.asked_ns = chunk->call->asked_ns, .answered_ns = answered_ns};
     if (!chunk->own) {
-        return ((const struct mw_e_list *)answers->items)[i];
+        const struct mw_e_list *list = (const struct mw_e_list *)answers->items + i;
+        out.status = mc_ops_status(list->error);
+        out.list = list->value;
+        return out;
     }
     const struct mw_e_object *object = (const struct mw_e_object *)answers->items + i;
-    if (object->error == 0 && mc_ops_striped(&object->value.list.replicas, object->value.size)) {
-        *striped_bytes = object->value.size;
+    out.status = mc_ops_status(object->error);
+    if (out.status == MC_OK) {
+        out.status = mc_ops_object_stripes(&object->value, &out.stripes);
+        out.list = object->value.list;
+        out.striped_bytes = out.stripes > 0 ? object->value.size : 0;
+        out.version = object->value.version;
     }
-    *version = object->error == 0 ? object->value.version : 0;
-    return (struct mw_e_list){object->error, object->value.list};
+    return out;
 }
 
 /* Some object is not for those who do not know of stripes. */
@@ -338,7 +275,7 @@ static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, boo
     struct mc_vec answers = {0};
     enum mc_status status = mc_get_request(chunk, index, n, &answers);
     if (first && status == MC_NOT_SUPPORTED && chunk->own) {
-        mc_get_without_hot(chunk->ops);
+        mc_ops_master_refused(chunk->ops, "the hot cache is off, as no versions are told");
         chunk->own = false;
         status = mc_get_request(chunk, index, n, &answers);
     }
@@ -346,7 +283,6 @@ static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, boo
         chunk->own = true;
         status = mc_get_request(chunk, index, n, &answers);
     }
-    uint64_t asked = chunk->call->asked_ns;
     uint64_t answered = mc_ops_now(chunk->ops);
     for (size_t i = 0; i < n; i++) {
         struct mc_get_key *key = &chunk->keys[index[i]];
@@ -354,16 +290,14 @@ static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, boo
             mc_get_finish(key, status);
             continue;
         }
-        uint64_t striped_bytes, version;
-        struct mw_e_list answer = mc_get_answer_at(chunk, &answers, i, &striped_bytes, &version);
-        bool same_version = version == key->version;
-        key->version = version;
+        struct mc_get_answer answer = mc_get_answer_at(chunk, &answers, i, answered);
         if (first) {
-            first_answer(key, &answer, striped_bytes, asked);
+            key->version = answer.version;
+            first_answer(chunk, key, &answer);
             mc_get_note_disks(chunk, key);
             mc_get_from_hot(chunk, key);
         } else {
-            renewed(key, &answer, striped_bytes, same_version, asked, answered);
+            renewed(chunk, key, &answer);
             mc_get_note_disks(chunk, key);
         }
     }
@@ -390,11 +324,13 @@ static void renew(struct mc_get_chunk *chunk) {
 
 /* ---- one round ---- */
 
-static void add_move(struct mc_get_chunk *chunk, const struct mc_port_move *move, uint32_t owner) {
+static void add_move(struct mc_get_chunk *chunk, const struct mc_port_move *move,
+                     struct mc_get_owner owner) {
     if (chunk->move_count == chunk->move_capacity) {
         size_t capacity = chunk->move_capacity ? chunk->move_capacity * 2 : chunk->count + 8;
         struct mc_port_move *moves = mc_arena_alloc(&chunk->call->arena, capacity * sizeof(*moves));
-        uint32_t *owners = mc_arena_alloc(&chunk->call->arena, capacity * sizeof(*owners));
+        struct mc_get_owner *owners =
+            mc_arena_alloc(&chunk->call->arena, capacity * sizeof(*owners));
         if (chunk->move_count > 0) {
             memcpy(moves, chunk->moves, chunk->move_count * sizeof(*moves));
             memcpy(owners, chunk->owners, chunk->move_count * sizeof(*owners));
@@ -410,6 +346,7 @@ static void add_move(struct mc_get_chunk *chunk, const struct mc_port_move *move
 /* Asks for bytes [offset, offset + bytes) of the key's stream, cut where its pieces are cut. */
 static void add_moves(struct mc_get_chunk *chunk, uint32_t index, uint64_t bytes) {
     struct mc_get_key *key = &chunk->keys[index];
+    const struct mw_replica *replicas = key->list.replicas.items;
     uint64_t begin = key->offset;
     uint64_t end = key->offset + bytes;
     uint64_t piece_begin = 0;
@@ -419,19 +356,22 @@ static void add_moves(struct mc_get_chunk *chunk, uint32_t index, uint64_t bytes
         uint64_t from = mc_max_u64(begin, piece_begin);
         uint64_t to = mc_min_u64(end, piece_end);
         while (from < to) {
-            uint64_t skip = from - piece_begin;
-            struct mc_ops_run run = {key->replica,
-                                     key->replica->memory.address + part.offset + skip, to - from};
-            if (key->striped_bytes > 0) {
-                run = mc_ops_stripe_at(&key->list.replicas, part.offset + skip);
+            uint64_t skip = from - piece_begin, at = part.offset + skip, length = to - from;
+            size_t replica = key->replica_index;
+            if (key->stripes > 0) {
+                struct mc_ops_run run = mc_ops_stripe_at(key->stripes, at);
+                replica = key->chosen[run.stripe];
+                at = run.at;
+                length = mc_min_u64(length, run.length);
             }
+            const struct mw_buffer *memory = &replicas[replica].memory;
             struct mc_port_move move = {.op = MC_TRANSFER_READ,
                                         .local = (char *)part.ptr + skip,
-                                        .endpoint = run.stripe->memory.endpoint,
-                                        .remote_addr = run.address,
-                                        .length = mc_min_u64(to - from, run.length),
+                                        .endpoint = memory->endpoint,
+                                        .remote_addr = memory->address + at,
+                                        .length = length,
                                         .status = MC_INTERNAL_ERROR};
-            add_move(chunk, &move, index);
+            add_move(chunk, &move, (struct mc_get_owner){index, (uint32_t)replica});
             from += move.length;
         }
         piece_begin = piece_end;
@@ -439,31 +379,52 @@ static void add_moves(struct mc_get_chunk *chunk, uint32_t index, uint64_t bytes
     key->round_bytes = bytes;
 }
 
+/* The replicas of the key that have what number `stripe` has, a bit each. */
+static uint64_t same_bytes(const struct mc_get_key *key, unsigned stripe) {
+    uint64_t mask = 0;
+    size_t apart = key->stripes > 0 ? key->stripes : 1;
+    for (size_t i = stripe; i < key->list.replicas.count && i < 64; i += apart) {
+        mask |= 1ull << i;
+    }
+    return mask;
+}
+
 /* True when another replica could still be read, so that this one must not use up all the time. */
 static bool has_alternative(const struct mc_get_key *key) {
     const struct mw_replica *replica = key->list.replicas.items;
-    for (size_t i = 0; key->striped_bytes == 0 && i < key->list.replicas.count && i < 64; i++) {
-        if (i != key->replica_index && (key->tried >> i & 1) == 0 &&
-            mc_ops_replica_readable(&replica[i])) {
-            return true;
+    for (unsigned stripe = 0; stripe == 0 || stripe < key->stripes; stripe++) {
+        uint64_t left = same_bytes(key, stripe) & ~key->tried;
+        left &= ~(1ull << (key->stripes > 0 ? key->chosen[stripe] : key->replica_index));
+        while (left != 0 && !mc_ops_replica_readable(&replica[__builtin_ctzll(left)])) {
+            left &= left - 1;
+        }
+        if (left == 0) {
+            return false;
         }
     }
-    return false;
+    return true;
 }
 
-/* The replica to read, or the first of the stripes; false when the key has come to its end. */
+/* The replica to read, or one for each stripe; false when the key has come to its end. */
 static bool choose(struct mc_get_chunk *chunk, struct mc_get_key *key) {
-    if (key->striped_bytes > 0) {
-        key->replica_index = 0;
-        key->replica = key->tried == 0 ? key->list.replicas.items : NULL;
-    } else {
-        key->replica = mc_ops_choose(chunk->ops, &key->list, key->tried, &key->replica_index);
+    for (unsigned i = key->stripes; i-- > 0;) {
+        key->replica = mc_ops_choose(chunk->ops, &key->list, key->tried | ~same_bytes(key, i),
+                                     &key->replica_index);
+        if (key->replica == NULL) {
+            mc_get_finish(key, key->failure);
+            return false;
+        }
+        key->chosen[i] = (uint8_t)key->replica_index;
     }
+    if (key->stripes > 0) {
+        return true;
+    }
+    key->replica = mc_ops_choose(chunk->ops, &key->list, key->tried, &key->replica_index);
     if (key->replica == NULL) {
         mc_get_finish(key, key->failure);
         return false;
     }
-    if (key->striped_bytes == 0 && mc_ops_replica_size(key->replica) != key->object_size) {
+    if (mc_ops_replica_size(key->replica) != key->object_size) {
         mc_get_finish(key, MC_INVALID_REPLICA); /* replicas that differ */
         return false;
     }
@@ -529,6 +490,9 @@ static void verify(struct mc_get_chunk *chunk, struct mc_get_key *key, uint64_t 
                  (int)key->key.len, key->key.ptr, (unsigned long long)key->replica->id,
                  (int)key->replica->memory.endpoint.len, key->replica->memory.endpoint.ptr);
         key->tried |= 1ull << key->replica_index;
+        for (unsigned i = 0; i < key->stripes; i++) { /* nobody knows which */
+            key->tried |= 1ull << key->chosen[i];
+        }
         start_over(key, MC_CHECKSUM_MISMATCH);
         return;
     }
@@ -536,14 +500,18 @@ static void verify(struct mc_get_chunk *chunk, struct mc_get_key *key, uint64_t 
     mc_get_finish(key, MC_OK);
 }
 
-static void move_failed(struct mc_get_chunk *chunk, struct mc_get_key *key, enum mc_status status) {
+static void move_failed(struct mc_get_chunk *chunk, struct mc_get_key *key,
+                        const struct mc_port_move *move) {
     mc_metric_add(&chunk->ops->counters.failovers, 1);
     mc_warn_limited("a replica could not be read: key=%.*s endpoint=%.*s status=%s",
-                    (int)key->key.len, key->key.ptr, (int)key->replica->memory.endpoint.len,
-                    key->replica->memory.endpoint.ptr, mc_status_name(status));
-    key->tried |= 1ull << key->replica_index;
+                    (int)key->key.len, key->key.ptr, (int)move->endpoint.len, move->endpoint.ptr,
+                    mc_status_name(move->status));
     key->round_bytes = 0;
-    start_over(key, MC_TRANSFER_FAIL);
+    if (key->stripes > 0) {
+        go_elsewhere(key, MC_TRANSFER_FAIL);
+    } else {
+        start_over(key, MC_TRANSFER_FAIL);
+    }
 }
 
 static void run_round(struct mc_get_chunk *chunk, bool alternative) {
@@ -552,9 +520,14 @@ static void run_round(struct mc_get_chunk *chunk, bool alternative) {
     uint64_t left = chunk->deadline_ns > now ? chunk->deadline_ns - now : 0;
     port->ops->move(port, chunk->moves, chunk->move_count, now + (alternative ? left / 2 : left));
     for (size_t i = 0; i < chunk->move_count; i++) {
-        struct mc_get_key *key = &chunk->keys[chunk->owners[i]];
-        if (chunk->moves[i].status != MC_OK && key->round_bytes > 0) {
-            move_failed(chunk, key, chunk->moves[i].status);
+        const struct mc_get_owner *owner = &chunk->owners[i];
+        struct mc_get_key *key = &chunk->keys[owner->key];
+        if (chunk->moves[i].status == MC_OK) {
+            continue;
+        }
+        key->tried |= 1ull << owner->replica;
+        if (key->round_bytes > 0) {
+            move_failed(chunk, key, &chunk->moves[i]);
         }
     }
     now = mc_ops_now(chunk->ops);
@@ -624,6 +597,7 @@ static bool take_item(const struct get_request *request, size_t i, struct mc_get
         key->session = &request->leases[i];
         key->list = key->session->list;
         key->striped_bytes = key->session->striped_bytes;
+        key->stripes = key->session->stripes;
         key->lease_end_ns = key->session->end_ns;
         key->renew_at_ns = key->session->renew_at_ns;
     }
@@ -690,7 +664,8 @@ static void begin_sessions(struct mc_get_chunk *chunk) {
             list_known(key);
             mc_get_note_disks(chunk, key);
         }
-        chunk->own = chunk->own || key->striped_bytes > 0;
+        chunk->own = chunk->own || key->stripes > 0;
+        key->chosen = mc_arena_alloc(&chunk->call->arena, key->stripes + 1u);
     }
     renew(chunk);
 }

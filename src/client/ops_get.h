@@ -21,12 +21,14 @@ struct mc_get_key {
     struct mc_ops_lease *session; /* NULL = none */
     struct mc_str key;
     struct mw_replica_list list;
-    const struct mw_replica *replica; /* being read; NULL = choose */
+    const struct mw_replica *replica; /* being read; NULL = choose. Of a striped one the first */
     size_t replica_index;
-    uint64_t tried; /* bit per replica of `list` that failed */
+    uint8_t *chosen; /* of a striped one: where each stripe is read, by its place in the list */
+    uint64_t tried;  /* bit per replica of `list` that failed */
     uint64_t object_size;
     uint64_t version;       /* 0 = the master was not asked for it */
     uint64_t striped_bytes; /* object_size when the object is striped, else 0 */
+    unsigned stripes;       /* of each copy then, else 0 */
     uint64_t size;          /* of the stream: the object, or its ranges */
     uint64_t offset;        /* bytes read so far, from `replica`, under one unbroken lease */
     uint64_t round_bytes;   /* asked for in this round */
@@ -40,6 +42,11 @@ struct mc_get_key {
     bool done;
 };
 
+struct mc_get_owner { /* whose a move is: a key of the chunk, and a replica in its list */
+    uint32_t key;
+    uint32_t replica;
+};
+
 struct mc_get_chunk {
     struct mc_ops *ops;
     struct mc_ops_call *call;
@@ -48,14 +55,14 @@ struct mc_get_chunk {
     bool own; /* asks the master in words of ours: some object is striped, or there is a cache */
     uint64_t deadline_ns;
     struct mc_port_move *moves; /* of the round */
-    uint32_t *owners;
+    struct mc_get_owner *owners;
     size_t move_count;
     size_t move_capacity;
 };
 
 void mc_get_finish(struct mc_get_key *key, enum mc_status status);
 
-/* ---- the stream of a key ---- */
+/* ---- the stream of a key: ops_get_stream.c ---- */
 
 size_t mc_get_piece_count(const struct mc_get_key *key);
 /* Piece i of the stream, which begins there at `begin`. */
@@ -82,19 +89,25 @@ void mc_get_from_hot(struct mc_get_chunk *chunk, struct mc_get_key *key);
 /* The key was read. */
 void mc_get_offer_hot(struct mc_get_chunk *chunk, struct mc_get_key *key);
 bool mc_get_uses_hot(struct mc_ops *ops);
-void mc_get_without_hot(struct mc_ops *ops); /* the master says no versions */
 
 /* ---- asking the master again ---- */
 
 /* Asks for the keys at index[0..n); mc_get_answer_at() reads the answers. */
 MC_MUST_USE enum mc_status mc_get_request(struct mc_get_chunk *chunk, const uint32_t *index,
                                           size_t n, struct mc_vec *answers);
-/* The answer to request number i, in one form. */
-struct mw_e_list mc_get_answer_at(const struct mc_get_chunk *chunk, const struct mc_vec *answers,
-                                  size_t i, uint64_t *striped_bytes, uint64_t *version);
+/* The master's answer about a key, in whichever words. */
+struct mc_get_answer {
+    enum mc_status status;
+    struct mw_replica_list list;
+    uint64_t striped_bytes, version;
+    unsigned stripes;
+    uint64_t asked_ns, answered_ns;
+};
+/* The answer to request number i. */
+struct mc_get_answer mc_get_answer_at(const struct mc_get_chunk *chunk,
+                                      const struct mc_vec *answers, size_t i, uint64_t answered_ns);
 /* The answer to the renewal of a session's lease; ends the key when nothing is left to read. */
-void mc_get_session_renewed(struct mc_get_key *key, const struct mw_e_list *answer,
-                            uint64_t asked_ns, uint64_t answered_ns);
+void mc_get_session_renewed(struct mc_get_key *key, const struct mc_get_answer *answer);
 
 /* ops_get_disk.c: what no memory could give. */
 void mc_get_from_disks(struct mc_get_chunk *chunk);

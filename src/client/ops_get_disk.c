@@ -114,9 +114,9 @@ static bool verify_disk(struct mc_get_chunk *chunk, struct mc_get_key *key,
 }
 
 /* The copy with the id is in the list. */
-static bool named(const struct mw_e_list *answer, uint64_t id) {
-    const struct mw_replica *replica = answer->value.replicas.items;
-    for (size_t i = 0; answer->error == 0 && i < answer->value.replicas.count; i++) {
+static bool named(const struct mc_get_answer *answer, uint64_t id) {
+    const struct mw_replica *replica = answer->list.replicas.items;
+    for (size_t i = 0; answer->status == MC_OK && i < answer->list.replicas.count; i++) {
         if (replica[i].id == id && replica[i].tag != MW_TAG_MEMORY &&
             replica[i].status == MC_REPLICA_COMPLETE) {
             return true;
@@ -136,12 +136,11 @@ static void confirm(struct mc_get_chunk *chunk, const uint32_t *index, size_t n)
             mc_get_finish(key, status);
             continue;
         }
-        uint64_t striped_bytes, version;
-        struct mw_e_list answer = mc_get_answer_at(chunk, &answers, i, &striped_bytes, &version);
+        struct mc_get_answer answer = mc_get_answer_at(chunk, &answers, i, answered);
         bool there = named(&answer, key->disks[key->disk_next - 1].id);
         mc_get_finish(key, there ? MC_OK : MC_TRANSFER_FAIL);
         if (key->session != NULL) { /* may finish it otherwise */
-            mc_get_session_renewed(key, &answer, chunk->call->asked_ns, answered);
+            mc_get_session_renewed(key, &answer);
         }
         if (key->item->status == MC_LEASE_EXPIRED) {
             key->disk_next = key->disk_count;

@@ -13,13 +13,7 @@
 #include "te/device.h"
 
 bool mc_get_uses_hot(struct mc_ops *ops) {
-    return ops->hot != NULL && !atomic_load_explicit(&ops->without_own, memory_order_relaxed);
-}
-
-void mc_get_without_hot(struct mc_ops *ops) {
-    if (!atomic_exchange_explicit(&ops->without_own, true, memory_order_relaxed)) {
-        mc_warn("the hot cache is off: the master says no versions of objects");
-    }
+    return ops->hot != NULL && mc_ops_master_is_ours(ops);
 }
 
 /* Copies the key's stream; false, and nothing is copied, when a part of it is device memory. */

@@ -12,18 +12,18 @@
 
 static enum mc_status keep(struct mc_ops *ops, struct mc_str key,
                            const struct mw_replica_list *list, uint64_t striped_bytes,
-                           uint64_t asked_ns) {
+                           unsigned stripes, uint64_t asked_ns) {
     const struct mw_replica *replica = list->replicas.items;
-    size_t readable = 0;
-    for (size_t i = 0; i < list->replicas.count; i++) {
-        readable +=
-            mc_ops_replica_readable(&replica[i]) || mc_ops_replica_on_disk(ops, &replica[i]);
+    bool readable = mc_ops_readable(&list->replicas, stripes);
+    for (size_t i = 0; i < list->replicas.count && !readable; i++) {
+        readable = mc_ops_replica_on_disk(ops, &replica[i]);
     }
-    if (readable == 0) {
+    if (!readable) {
         return MC_INVALID_REPLICA;
     }
     struct mc_session *session = mc_session_make(key, list);
     session->lease.striped_bytes = striped_bytes;
+    session->lease.stripes = stripes;
     mc_ops_lease_taken(&session->lease, asked_ns);
     if (mc_ops_now(ops) >= session->lease.end_ns) {
         mc_session_free(session);
@@ -48,11 +48,15 @@ static void start_own(struct mc_ops *ops, struct mc_ops_call *call, struct mc_st
     enum mc_status status = mc_ops_get_objects(ops, call, names, n, mc_ops_deadline(ops), &answers);
     for (size_t i = 0; i < n; i++) {
         const struct mw_e_object *answer = (const struct mw_e_object *)answers.items + i;
+        const struct mw_object *o = &answer->value;
+        unsigned stripes = 0;
         results[i] = status == MC_OK ? mc_ops_status(answer->error) : status;
         if (results[i] == MC_OK) {
-            const struct mw_object *o = &answer->value;
-            bool striped = mc_ops_striped(&o->list.replicas, o->size);
-            results[i] = keep(ops, names[i], &o->list, striped ? o->size : 0, call->asked_ns);
+            results[i] = mc_ops_object_stripes(o, &stripes);
+        }
+        if (results[i] == MC_OK) {
+            results[i] =
+                keep(ops, names[i], &o->list, stripes > 0 ? o->size : 0, stripes, call->asked_ns);
         }
     }
 }
@@ -82,7 +86,7 @@ static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const char
         const struct mw_e_list *answer = (const struct mw_e_list *)answers.items + i;
         enum mc_status own = status == MC_OK ? mc_ops_status(answer->error) : status;
         results[places[i]] =
-            own == MC_OK ? keep(ops, names[i], &answer->value, 0, call->asked_ns) : own;
+            own == MC_OK ? keep(ops, names[i], &answer->value, 0, 0, call->asked_ns) : own;
         if (own == MC_NOT_SUPPORTED) {
             striped[striped_count] = names[i];
             striped_places[striped_count++] = places[i];

@@ -49,7 +49,8 @@ struct mc_ops {
     bool checksum;
     uint64_t stripe_bytes;
     struct mc_hot_cache *hot; /* NULL = none; the owner's */
-    _Atomic bool without_own; /* the master knows no words of ours */
+    /* The master is taken to know no words of ours until then; 0 = it may know them. */
+    _Atomic uint64_t without_own_until_ns;
     uint64_t round_bytes;
     _Atomic uint64_t put_counter;
     _Atomic uint32_t spread; /* which of equally near replicas comes first */
@@ -65,6 +66,13 @@ struct mc_ops {
     uint64_t session_serial;
     struct mc_ops_avoided avoided[MC_OPS_AVOID_MAX];
 };
+
+/* Whether our own words are worth trying: the master refused none lately, or may be another since.
+ */
+bool mc_ops_master_is_ours(struct mc_ops *ops);
+/* It refused one: `what` goes without, says the log, once for each master. */
+void mc_ops_master_refused(struct mc_ops *ops, const char *what);
+void mc_ops_master_may_be_new(struct mc_ops *ops);
 
 struct mc_ops_call *mc_ops_begin(struct mc_ops *ops);
 void mc_ops_end(struct mc_ops *ops, struct mc_ops_call *call);
@@ -110,6 +118,7 @@ struct mc_uuid mc_ops_fresh_writer(struct mc_ops *ops);
 struct mc_ops_lease {
     struct mw_replica_list list;
     uint64_t striped_bytes; /* the object's size when it is striped, else 0 */
+    unsigned stripes;       /* of each copy then, else 0 */
     uint64_t end_ns, renew_at_ns;
 };
 /* Reads the ranges of each item. With `leases`, one an item, every read is of the replicas named
@@ -173,22 +182,23 @@ static inline bool mc_ops_replica_on_disk(const struct mc_ops *ops,
             (replica->tag == MW_TAG_DISK && mc_ops_file_allowed(ops, replica->disk.file_path)));
 }
 uint64_t mc_ops_replica_size(const struct mw_replica *replica);
-/* Of a striped object (wire/master_rpc.h): where byte `offset` of it lies, and how many follow it
- * there. */
+/* Of a striped object (wire/master_rpc.h): in which stripe byte `offset` of it lies, where there,
+ * and how many follow it. */
 struct mc_ops_run {
-    const struct mw_replica *stripe;
-    uint64_t address, length;
+    unsigned stripe;
+    uint64_t at, length;
 };
-static inline struct mc_ops_run mc_ops_stripe_at(const struct mc_vec *stripes, uint64_t offset) {
+static inline struct mc_ops_run mc_ops_stripe_at(unsigned stripes, uint64_t offset) {
     uint64_t unit = offset / MW_STRIPE_UNIT, skip = offset % MW_STRIPE_UNIT;
-    const struct mw_replica *stripe =
-        (const struct mw_replica *)stripes->items + unit % stripes->count;
-    return (struct mc_ops_run){
-        stripe, stripe->memory.address + unit / stripes->count * MW_STRIPE_UNIT + skip,
-        MW_STRIPE_UNIT - skip};
+    return (struct mc_ops_run){(unsigned)(unit % stripes), unit / stripes * MW_STRIPE_UNIT + skip,
+                               MW_STRIPE_UNIT - skip};
 }
-/* The replicas are the stripes of an object of so many bytes. */
-bool mc_ops_striped(const struct mc_vec *replicas, uint64_t object_bytes);
+/* Replicas that were just allocated: how many stripes each copy has, 0 = each holds it all. */
+unsigned mc_ops_stripes(const struct mc_vec *replicas, uint64_t object_bytes);
+/* What the answer says of the stripes, 0 = none; MC_INVALID_REPLICA when it contradicts itself. */
+MC_MUST_USE enum mc_status mc_ops_object_stripes(const struct mw_object *object, unsigned *stripes);
+/* The replicas with their stripes, 0 = each has all, give the whole object. */
+bool mc_ops_readable(const struct mc_vec *replicas, unsigned stripes);
 /* What our master alone knows: *answers of struct mw_e_object. Takes leases. MC_NOT_SUPPORTED
  * (another master). */
 MC_MUST_USE enum mc_status mc_ops_get_objects(struct mc_ops *ops, struct mc_ops_call *call,

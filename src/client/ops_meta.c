@@ -158,16 +158,48 @@ enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *remov
 
 /* ---- what our master alone knows ---- */
 
-bool mc_ops_striped(const struct mc_vec *replicas, uint64_t object_bytes) {
+static bool are_stripes(const struct mc_vec *replicas, uint64_t object_bytes, unsigned stripes) {
     const struct mw_replica *stripe = replicas->items;
-    bool striped = replicas->count > 1 && replicas->count < 64;
-    for (size_t i = 0; striped && i < replicas->count; i++) {
-        striped =
-            stripe[i].tag == MW_TAG_MEMORY &&
-            stripe[i].memory.size == mw_stripe_bytes(object_bytes, (unsigned)replicas->count) &&
-            stripe[i].memory.size < object_bytes;
+    uint64_t bytes = mw_stripe_bytes(object_bytes, stripes);
+    bool all = replicas->count > 0 && replicas->count % stripes == 0 && replicas->count < 64 &&
+               bytes < object_bytes;
+    for (size_t i = 0; all && i < replicas->count; i++) {
+        all = stripe[i].tag == MW_TAG_MEMORY && stripe[i].memory.size == bytes;
     }
-    return striped;
+    return all;
+}
+
+/* Two numbers of stripes never have the same size when one is a multiple of the other, as each has
+ * at least 16 units. */
+unsigned mc_ops_stripes(const struct mc_vec *replicas, uint64_t object_bytes) {
+    for (unsigned n = 2; n <= replicas->count; n++) {
+        if (are_stripes(replicas, object_bytes, n)) {
+            return n;
+        }
+    }
+    return 0;
+}
+
+enum mc_status mc_ops_object_stripes(const struct mw_object *object, unsigned *stripes) {
+    *stripes = object->stripes > 1 ? object->stripes : 0;
+    return *stripes == 0 || are_stripes(&object->list.replicas, object->size, *stripes)
+               ? MC_OK
+               : MC_INVALID_REPLICA;
+}
+
+bool mc_ops_readable(const struct mc_vec *replicas, unsigned stripes) {
+    const struct mw_replica *replica = replicas->items;
+    size_t apart = stripes > 0 ? stripes : 1;
+    for (size_t stripe = 0; stripe < apart; stripe++) {
+        bool readable = false;
+        for (size_t i = stripe; i < replicas->count; i += apart) {
+            readable = readable || mc_ops_replica_readable(&replica[i]);
+        }
+        if (!readable) {
+            return false;
+        }
+    }
+    return true;
 }
 
 enum mc_status mc_ops_get_objects(struct mc_ops *ops, struct mc_ops_call *call,
@@ -347,10 +379,16 @@ enum mc_status mc_ops_replicas(struct mc_ops *ops, const char *key,
     if (status == MC_OK) {
         const struct mc_vec list = object.list.replicas;
         const struct mw_replica *replica = list.items;
-        for (size_t i = 0; i < list.count && i < capacity; i++) {
-            describe(&replica[i], &replicas[i]);
+        *count = 0;
+        for (size_t i = 0; i < list.count; i++) {
+            if (replica[i].status == MC_REPLICA_REMOVED) {
+                continue; /* the place of a lost stripe */
+            }
+            if (*count < capacity) {
+                describe(&replica[i], &replicas[*count]);
+            }
+            ++*count;
         }
-        *count = list.count;
     }
     mc_ops_end(ops, call);
     return status;

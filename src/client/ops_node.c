@@ -214,6 +214,9 @@ enum mc_status mc_ops_heartbeat(struct mc_ops *ops, struct mc_ops_node *node) {
     /* A late mount of an earlier segment makes the master content with this client, whether it has
      * the present segments or, when it had forgotten the client meanwhile, has not. */
     bool told = status == MC_OK && answer.value.client_status == MC_CLIENT_NEED_REMOUNT;
+    if (told) {
+        mc_ops_master_may_be_new(ops);
+    }
     bool unsure = mc_ops_now(ops) < node->doubt_until_ns;
     for (size_t i = 0; i < node->segment_count; i++) {
         unsure = unsure || !node->segments[i].confirmed || node->segments[i].leaving;

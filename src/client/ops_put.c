@@ -53,7 +53,7 @@ struct put_key {
     enum put_state state;
     bool has_disk;      /* the master also waits for a file; */
     struct mc_str file; /* where, if this client is to write it */
-    bool striped;       /* the replicas are stripes */
+    unsigned stripes;   /* of each copy; 0 = each replica holds it all */
     bool misplaced;     /* a replica could not be written, and no byte of it can arrive any more */
     bool crowded;       /* there was no room beside the nodes to avoid: do not avoid them */
     uint64_t contested_until_ns; /* waits for another writer; 0 = does not */
@@ -119,7 +119,7 @@ enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
     enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_StartPuts, &args, answers,
                                              request->keys.count, deadline_ns, MC_OPS_ONCE);
     if (status == MC_NOT_SUPPORTED && !ours) { /* upstream's master: in one piece, then */
-        atomic_store_explicit(&ops->without_own, true, memory_order_relaxed);
+        mc_ops_master_refused(ops, "large objects lie in one piece");
         return mc_ops_start_puts(ops, call, request, upsert, config, expected, 0, deadline_ns,
                                  answers);
     }
@@ -129,13 +129,10 @@ enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
 /* Some key of the chunk is large enough to be striped. */
 static bool may_stripe(const struct put_chunk *chunk) {
     bool large = false;
-    if (atomic_load_explicit(&chunk->ops->without_own, memory_order_relaxed)) {
-        return false;
-    }
     for (size_t i = 0; i < chunk->count && chunk->ops->stripe_bytes > 0; i++) {
         large = large || chunk->keys[i].length >= chunk->ops->stripe_bytes;
     }
-    return large;
+    return large && mc_ops_master_is_ours(chunk->ops);
 }
 
 /* The nodes to avoid join the preferred segments. */
@@ -251,12 +248,12 @@ static enum mc_status accept_replicas(struct put_key *key, const struct mw_e_vec
     MC_TRY(mc_ops_status(answer->error));
     const struct mw_replica *replica = answer->value.items;
     size_t memory = 0;
-    key->striped = mc_ops_striped(&answer->value, key->length);
+    key->stripes = mc_ops_stripes(&answer->value, key->length);
     for (size_t i = 0; i < answer->value.count; i++) {
         if (replica[i].tag == MW_TAG_DISK) {
             key->has_disk = true;
         } else if (replica[i].tag != MW_TAG_MEMORY ||
-                   (replica[i].memory.size != key->length && !key->striped)) {
+                   (replica[i].memory.size != key->length && key->stripes == 0)) {
             mc_error("the master allocated something that cannot be written: key=%.*s kind=%u "
                      "bytes=%llu",
                      (int)key->key.len, key->key.ptr, replica[i].tag,
@@ -357,30 +354,34 @@ static size_t count_moves(const struct put_chunk *chunk) {
     for (size_t i = 0; i < chunk->count; i++) {
         const struct put_key *key = &chunk->keys[i];
         if (key->state == PUT_STARTED) {
-            moves += key->striped ? key->length / MW_STRIPE_UNIT + 2 * (key->item->slice_count + 1)
-                                  : key->replicas.count * key->item->slice_count;
+            size_t runs = key->length / MW_STRIPE_UNIT + 2 * (key->item->slice_count + 1);
+            moves += key->stripes > 0 ? key->replicas.count / key->stripes * runs
+                                      : key->replicas.count * key->item->slice_count;
         }
     }
     return moves;
 }
 
-/* Adds the moves of one key to its stripes. */
+/* Adds the moves of one key to its stripes, each to all of its copies. */
 static size_t add_stripes(struct put_key *key, uint32_t index, struct mc_port_move *moves,
                           uint32_t *owners) {
+    const struct mw_replica *replica = key->replicas.items;
     size_t n = 0;
     uint64_t offset = 0;
     for (size_t s = 0; s < key->item->slice_count; s++) {
         const struct mc_slice *slice = &key->item->slices[s];
         for (uint64_t done = 0; done < slice->length;) {
-            struct mc_ops_run run = mc_ops_stripe_at(&key->replicas, offset);
+            struct mc_ops_run run = mc_ops_stripe_at(key->stripes, offset);
             uint64_t length = mc_min_u64(run.length, slice->length - done);
-            moves[n] = (struct mc_port_move){.op = MC_TRANSFER_WRITE,
-                                             .local = (char *)slice->ptr + done,
-                                             .endpoint = run.stripe->memory.endpoint,
-                                             .remote_addr = run.address,
-                                             .length = length,
-                                             .status = MC_INTERNAL_ERROR};
-            owners[n++] = index;
+            for (size_t r = run.stripe; r < key->replicas.count; r += key->stripes) {
+                moves[n] = (struct mc_port_move){.op = MC_TRANSFER_WRITE,
+                                                 .local = (char *)slice->ptr + done,
+                                                 .endpoint = replica[r].memory.endpoint,
+                                                 .remote_addr = replica[r].memory.address + run.at,
+                                                 .length = length,
+                                                 .status = MC_INTERNAL_ERROR};
+                owners[n++] = index;
+            }
             done += length;
             offset += length;
         }
@@ -391,7 +392,7 @@ static size_t add_stripes(struct put_key *key, uint32_t index, struct mc_port_mo
 /* Adds the moves of one key to its replicas; owners[] says whose a move is. */
 static size_t add_moves(struct put_key *key, uint32_t index, struct mc_port_move *moves,
                         uint32_t *owners) {
-    if (key->striped) {
+    if (key->stripes > 0) {
         return add_stripes(key, index, moves, owners);
     }
     size_t n = 0;
@@ -678,7 +679,8 @@ static void count_results(struct put_chunk *chunk) {
         const struct put_key *key = &chunk->keys[i];
         failures += key->item->status != MC_OK;
         abandoned += key->state == PUT_ABANDONED;
-        size_t copies = key->striped ? 1 : key->replicas.count - key->has_disk;
+        size_t copies = key->stripes > 0 ? key->replicas.count / key->stripes
+                                         : key->replicas.count - key->has_disk;
         bytes += key->state == PUT_DONE ? key->length * copies : 0;
     }
     mc_metric_add(&counters->puts, (int64_t)chunk->count);

@@ -734,9 +734,15 @@ enum mc_status mc_put_end(struct mc_call *call, const struct mc_key *key, struct
 enum mc_status mc_put_revoke(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
                              int32_t type);
 
-/* stripe.c. Whether an object that is being written, or (`complete`) that is to be read, has all of
- * its stripes. Needs the shard's lock. */
-bool mc_stripes_whole(struct mc_object *o, bool complete);
+/* stripe.c. How many copies an object that is being written, or (`complete`) that is to be read,
+ * has of the stripe that it has fewest of. Needs the shard's lock, as do the next two. */
+unsigned mc_stripes_copies(struct mc_object *o, bool complete);
+static inline bool mc_stripes_whole(struct mc_object *o, bool complete) {
+    return mc_stripes_copies(o, complete) > 0;
+}
+/* As wire/master_rpc.h says; `complete`: what can be read, else all. */
+void mc_stripes_describe(struct mc_call *call, struct mc_object *o, bool complete,
+                         struct mc_vec *out);
 bool mc_stripes_wanted(const struct mc_put *put);
 /* Extents for a striped object; *count = 0 when there is no room for two stripes or more. Needs
  * segments_lock (read). As `allocate` in put.c. */

@@ -283,7 +283,7 @@ static int replica_there(const struct job *job, struct mc_object *o, bool *busy)
         const struct mc_replica *r = mc_object_replica(o, i);
         if (!mc_segment_gone(r->segment) && contains(&job->segments, r->segment->info.name)) {
             *busy = *busy || r->status != MC_REPLICA_COMPLETE;
-            found = (int)i;
+            found = found < 0 ? (int)i : found;
         }
     }
     return found;
@@ -457,8 +457,12 @@ static bool plan(struct mc_call *call, const struct job *job, const struct mc_ke
         struct mc_str *names =
             mc_arena_alloc(call->arena, (o->replica_count + job->segments.count) * sizeof(*names));
         size_t n = 0;
-        for (unsigned i = 0; i < o->replica_count && !mc_object_striped(o); i++) {
+        const struct mc_replica *moved = mc_object_replica(o, (unsigned)at);
+        for (unsigned i = 0; i < o->replica_count; i++) {
             const struct mc_replica *r = mc_object_replica(o, i);
+            if (r->stripe != moved->stripe) {
+                continue; /* a node may have several stripes, but each once */
+            }
             names[n] = mc_arena_str(call->arena, r->segment->info.name);
             if (r->status == MC_REPLICA_COMPLETE && r->type == MC_REPLICA_MEMORY &&
                 !contains(&job->segments, names[n])) {
@@ -466,7 +470,6 @@ static bool plan(struct mc_call *call, const struct job *job, const struct mc_ke
             }
             n++;
         }
-        const struct mc_replica *moved = mc_object_replica(o, (unsigned)at);
         out->source = mc_arena_str(call->arena, moved->segment->info.name);
         out->size = mc_replica_bytes(moved, o->size);
         for (size_t i = 0; i < job->segments.count; i++) {

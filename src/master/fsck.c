@@ -80,8 +80,8 @@ static bool audit_object(void *ctx, struct mc_shard *shard, struct mc_object *o)
             fault(a, o, "names another offset than the allocator");
         }
         for (unsigned k = 0; k < i; k++) {
-            if (mc_object_replica(o, k)->segment->name_hash == r->segment->name_hash &&
-                !mc_object_striped(o)) {
+            const struct mc_replica *other = mc_object_replica(o, k);
+            if (other->segment->name_hash == r->segment->name_hash && other->stripe == r->stripe) {
                 fault(a, o, "has two replicas on one segment name");
             }
         }

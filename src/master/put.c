@@ -43,6 +43,10 @@ static unsigned wanted_replicas(const struct mw_replicate_config *config) {
 }
 
 static void describe_all(struct mc_call *call, struct mc_object *o, struct mc_vec *out) {
+    if (mc_object_striped(o)) {
+        mc_stripes_describe(call, o, false, out);
+        return;
+    }
     struct mw_replica *items = mc_arena_alloc(call->arena, o->replica_count * sizeof(*items));
     for (unsigned i = 0; i < o->replica_count; i++) {
         mc_describe(call, o, mc_object_replica(o, i), &items[i]);
@@ -90,7 +94,7 @@ static enum mc_status allocate(struct mc_call *call, const struct mc_key *key,
         return MC_NO_AVAILABLE_HANDLE;
     }
     mc_count(&m->counters.put_start_partial_allocations,
-             *count < wanted && replicas[0].stripes == 0);
+             *count < wanted * mc_max_u64(replicas[0].stripes, 1));
     return MC_OK;
 }
 
@@ -385,9 +389,9 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
     if (!writing) {
         mc_changed(call->m, key->hash);
     }
-    bool same_shape = o->size == put->size && !mc_object_on_disk(o) &&
-                      (mc_object_striped(o) ? mc_stripes_wanted(put)
-                                            : o->replica_count == wanted_replicas(put->config));
+    unsigned pieces = wanted_replicas(put->config) * mc_max_u64(o->first.stripes, 1);
+    bool same_shape = o->size == put->size && !mc_object_on_disk(o) && o->replica_count == pieces &&
+                      (!mc_object_striped(o) || mc_stripes_wanted(put));
     if (!writing && same_shape && !mc_leased(call->m, o, call->now_ms)) {
         upsert_in_place(call, shard, o, put);
     } else {

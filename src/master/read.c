@@ -36,7 +36,8 @@ enum mc_status mc_inspect(struct mc_call *call, const struct mc_key *key,
                                        .checksum = {o->has_checksum, o->checksum},
                                        .has_life = expires != 0,
                                        .life_left_ms = expires > now ? expires - now : 0,
-                                       .replicas = mc_object_striped(o) ? 1 : o->replica_count,
+                                       .replicas = mc_object_striped(o) ? mc_stripes_copies(o, true)
+                                                                        : o->replica_count,
                                        .stripes = o->first.stripes ? o->first.stripes : 1};
     }
     mc_lock_release(&shard->lock);
@@ -67,8 +68,13 @@ static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
     }
     *out = (struct mw_object){.list = {.checksum = {o->has_checksum, o->checksum}},
                               .size = o->size,
-                              .version = o->version};
-    mc_describe_readable(call, o, &out->list.replicas);
+                              .version = o->version,
+                              .stripes = o->first.stripes ? o->first.stripes : 1};
+    if (mc_object_striped(o) && lease) { /* for who reads, each has its place */
+        mc_stripes_describe(call, o, true, &out->list.replicas);
+    } else {
+        mc_describe_readable(call, o, &out->list.replicas);
+    }
     if (lease) {
         out->list.lease_ttl_ms = mc_lease_grant(call, shard, o);
         call->hits++;

@@ -132,11 +132,7 @@ static enum mc_status replica_clear_locked(struct mc_call *call, struct mc_shard
     if (mc_replicating(o)) { /* being brought back: somebody writes there */
         return MC_OBJECT_HAS_REPLICATION_TASK;
     }
-    bool whole = segment.len == 0;
-    for (unsigned i = 0; i < o->replica_count && mc_object_striped(o) && !whole; i++) {
-        whole = mc_str_eq(mc_object_replica(o, i)->segment->info.name, segment);
-    }
-    if (whole) {
+    if (segment.len == 0) {
         mc_object_erase(call->m, shard, o);
         mc_changed(call->m, key->hash);
         return MC_OK;
@@ -150,8 +146,9 @@ static enum mc_status replica_clear_locked(struct mc_call *call, struct mc_shard
             i++;
         }
     }
-    if (o->replica_count == 0) {
+    if (o->replica_count == 0 || (mc_object_striped(o) && !mc_stripes_whole(o, true))) {
         mc_object_erase(call->m, shard, o);
+        mc_changed(call->m, key->hash);
     }
     return cleared ? MC_OK : MC_REPLICA_NOT_FOUND;
 }

@@ -33,9 +33,11 @@ static int find_id(struct mc_object *o, uint64_t id) {
     return -1;
 }
 
-static bool on_segment(struct mc_object *o, struct mc_str segment) {
+/* The same bytes are there already. */
+static bool on_segment(struct mc_object *o, const struct mc_replica *from, struct mc_str segment) {
     for (unsigned i = 0; i < o->replica_count; i++) {
-        if (mc_str_eq(mc_object_replica(o, i)->segment->info.name, segment)) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        if (r->stripe == from->stripe && mc_str_eq(r->segment->info.name, segment)) {
             return true;
         }
     }
@@ -53,7 +55,7 @@ static enum mc_status reserve(struct mc_call *call, struct mc_object *o,
     uint64_t bytes = mc_replica_bytes(from, o->size);
     unsigned n = 0;
     for (size_t i = 0; i < count && status == MC_OK; i++) {
-        bool there = on_segment(o, names[i]) && !mc_object_striped(o);
+        bool there = on_segment(o, from, names[i]);
         for (unsigned k = 0; k < n && !there; k++) {
             there = mc_str_eq(out[k].segment->info.name, names[i]);
         }
@@ -128,12 +130,12 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
     if (mc_object_striped(o) && !start->move) {
         return MC_NOT_SUPPORTED;
     }
+    const struct mc_replica *moved = mc_object_replica(o, (unsigned)from);
     for (size_t i = 0; i < start->target_count; i++) {
-        if (!on_segment(o, start->targets[i]) || mc_object_striped(o)) {
+        if (!on_segment(o, moved, start->targets[i])) {
             MC_TRY(mc_place_check(call, start->targets[i]));
         }
     }
-    const struct mc_replica *moved = mc_object_replica(o, (unsigned)from);
     uint64_t bytes = mc_replica_bytes(moved, o->size);
     MC_TRY(reserve(call, o, moved, start->targets, start->target_count, places, &count));
     enum mc_status status = mc_tenant_charge(call->m, key->tenant, count * bytes, 0);
@@ -243,13 +245,16 @@ static enum mc_status find_replicating(struct mc_call *call, struct mc_shard *sh
     return o->ext->replication->kind == kind ? MC_OK : MC_INVALID_PARAMS;
 }
 
-/* Where the replica is then. */
-static int swap_last(struct mc_object *o, unsigned i) {
-    struct mc_replica *a = mc_object_replica(o, i);
-    struct mc_replica *b = mc_object_replica(o, o->replica_count - 1u), kept = *a;
-    *a = *b;
-    *b = kept;
-    return o->replica_count - 1;
+/* Another replica has the same bytes. */
+static bool has_other(struct mc_object *o, unsigned i) {
+    for (unsigned k = 0; k < o->replica_count; k++) {
+        const struct mc_replica *r = mc_object_replica(o, k);
+        if (k != i && r->status == MC_REPLICA_COMPLETE &&
+            r->stripe == mc_object_replica(o, i)->stripe) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
@@ -277,12 +282,9 @@ static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
         finish(call, shard, o);
         return MC_REPLICA_IS_GONE;
     }
-    if (kind == MC_REPLICATION_MOVE && o->replica_count > 1) {
+    if (kind == MC_REPLICATION_MOVE && has_other(o, (unsigned)source)) {
         uint64_t lease = mc_lease_end(call->m, o);
         bool read = lease > call->now_ms && call->m->config.break_mode != MC_BREAK_MOVE_FREES;
-        if (mc_object_striped(o)) { /* its stripes stay in order */
-            source = swap_last(o, (unsigned)source);
-        }
         mc_object_remove_replica(call->m, shard, o, (unsigned)source, read ? lease : 0);
     }
     finish(call, shard, o);

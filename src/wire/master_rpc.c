@@ -315,7 +315,7 @@ MC_STRUCT(t_object_info, mw_object_info, F(mw_object_info, size, mc_t_u64),
 MC_EXPECTED(e_object_info, mw_e_object_info, t_object_info);
 MC_VEC_OF(t_e_object_infos, e_object_info);
 MC_STRUCT(t_object, mw_object, F(mw_object, list, mc_t_replica_list), F(mw_object, size, mc_t_u64),
-          F(mw_object, version, mc_t_u64));
+          F(mw_object, version, mc_t_u64), F(mw_object, stripes, mc_t_u32));
 MC_EXPECTED(e_object, mw_e_object, t_object);
 MC_VEC_OF(t_e_objects, e_object);
 

@@ -411,9 +411,10 @@ enum mw_put_condition { /* what the key must be for a put to begin */
                         MW_PUT_IF_VERSION = 2,
                         MW_PUT_IF_CHECKSUM = 3
 };
-/* A striped object: one copy whose bytes lie on several segments, MW_STRIPE_UNIT on each in turn.
- * Its stripes are as many memory descriptors, in order and of equal size; only the RPCs here show
- * them, and upstream's answer NOT_SUPPORTED. */
+/* A striped object: each copy lies on several segments, MW_STRIPE_UNIT on each in turn. Its stripes
+ * are as many memory descriptors, in order and of equal size, and copies follow each other; where a
+ * copy has lost a stripe there is a descriptor with the status REMOVED, so that number i is always
+ * stripe i % stripes. Only the RPCs here show them, and upstream's answer NOT_SUPPORTED. */
 #define MW_STRIPE_UNIT  (1ull << 20)
 #define MW_STRIPE_LEAST (16 * MW_STRIPE_UNIT) /* of an object on each segment */
 static inline uint64_t mw_stripe_bytes(uint64_t object_bytes, unsigned stripes) {
@@ -456,6 +457,7 @@ struct mw_a_on_disk {
 struct mw_object { /* a replica list, and what upstream's has not */
     struct mw_replica_list list;
     uint64_t size, version;
+    uint32_t stripes; /* of each copy; 1 = not striped */
 };
 MW_EXPECTED(mw_e_object, struct mw_object);
 

@@ -229,6 +229,19 @@ static void handle_batch(struct fake_port *fake, enum mc_master_rpc rpc, const v
             list_key(fake, keys_of(&a->keys)[i], arena, &out[i]);
         }
         *ret = (struct mc_vec){out, a->keys.count};
+    } else if (rpc == MC_RPC_GetObjects) {
+        const struct mw_a_keys *a = args;
+        struct mw_e_object *out = mc_arena_zalloc(arena, a->keys.count * sizeof(*out));
+        for (size_t i = 0; i < a->keys.count; i++) {
+            struct mw_e_list list;
+            list_key(fake, keys_of(&a->keys)[i], arena, &list);
+            out[i].error = list.error;
+            if (list.error == 0) {
+                const struct fake_object *object = find(fake, keys_of(&a->keys)[i]);
+                out[i].value = (struct mw_object){list.value, object->size, object->ids[0], 1};
+            }
+        }
+        *ret = (struct mc_vec){out, a->keys.count};
     } else if (rpc == MC_RPC_BatchExistKey) {
         const struct mw_a_keys *a = args;
         struct mw_e_bool *out = mc_arena_zalloc(arena, a->keys.count * sizeof(*out));
@@ -325,6 +338,7 @@ static void handle(struct fake_port *fake, enum mc_master_rpc rpc, const void *a
     case MC_RPC_BatchUpsertEnd:
     case MC_RPC_BatchUpsertRevoke:
     case MC_RPC_BatchGetReplicaList:
+    case MC_RPC_GetObjects:
     case MC_RPC_BatchExistKey:
     case MC_RPC_BatchRemove:
         handle_batch(fake, rpc, args, arena, ret);
@@ -373,6 +387,9 @@ static enum mc_status port_call(struct mc_port *port, uint32_t function_id, stru
     fake->now_ns += 10000;
     if (fake->before_rpc != NULL) {
         fake->before_rpc(fake, rpc);
+    }
+    if (!fake->ours && rpc == MC_RPC_GetObjects) {
+        return MC_NOT_SUPPORTED;
     }
     bool lost = fake->lose_count > 0 && fake->lose_rpc == rpc;
     if (lost && fake->lose_how == FAKE_LOSE_REQUEST) {

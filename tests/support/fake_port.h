@@ -55,6 +55,7 @@ struct fake_port {
     enum mc_status lose_status; /* MC_RPC_TIMEOUT uses up the deadline, MC_RPC_FAIL does not */
     bool passes_over_hints;     /* the master places objects on nodes to avoid, in turns */
     unsigned old_schema;        /* the master refuses versions newer than this one */
+    bool ours;                  /* it knows GetObjects; upstream's does not */
     enum mc_status node_status[FAKE_NODES];      /* of moves to and from a node */
     bool corrupt_node[FAKE_NODES];               /* reads deliver a flipped byte */
     uint64_t move_takes_ns;                      /* per move call */

@@ -1,11 +1,13 @@
 /*
  * Objects of a size from which on they are striped lie on every node, come back
- * byte for byte (as a whole, in parts, in a session), can be larger than any node's memory, go as a
- * whole when a node is killed, and are refused, not given in part, to who does not know stripes.
+ * byte for byte (as a whole, in parts, in a session), can be larger than any node's memory, leave a
+ * drained node while they are read, go as a whole when a node is killed that had the only copy of a
+ * stripe, stay when it had not, and are refused, not given in part, to who does not know stripes.
  */
 #include <signal.h>
 #include <stdio.h>
 
+#include "master/core.h"
 #include "rpc/rpc.h"
 #include "support/cluster.h"
 #include "wire/master_rpc.h"
@@ -265,7 +267,50 @@ static bool gone(void *ctx) {
     return !exists;
 }
 
-/* Last: a node goes. */
+struct draining {
+    struct fixture *f;
+    struct mc_uuid job;
+    struct mc_master_job_info info;
+};
+static bool drained(void *ctx) {
+    struct draining *d = ctx;
+    struct mc_arena arena = {0};
+    read_back(d->f, "away", 48 * MIB, 11); /* and no reader notices */
+    assert_ok(mc_master_job(mc_master_service_core(d->f->master), d->job, &arena, &d->info));
+    mc_arena_free(&arena);
+    return d->info.status >= MC_JOB_SUCCEEDED;
+}
+
+/* A node's stripes leave it while they are read; on the two that stay, two share one. */
+static void test_a_drained_node_keeps_no_stripe(void **state) {
+    struct fixture *f = *state;
+    struct mc_master *master = mc_master_service_core(f->master);
+    struct draining d = {.f = f};
+    struct mc_arena arena = {0};
+    size_t count, left;
+    mc_test_fill(f->value, 48 * MIB, 11);
+    assert_ok(mc_store_put(f->writer, "away", f->value, 48 * MIB, NULL));
+    const struct mc_master_segment_info *all = mc_master_segments(master, &arena, &count);
+    struct mc_str name = all[0].segment.name, endpoint = all[0].segment.te_endpoint;
+    struct mc_vec segments = {&name, 1}, none = {0};
+    assert_ok(mc_master_drain(master, &segments, &none, 2, &d.job));
+    cluster_wait_until(drained, &d, 120000, "the node is drained");
+    assert_int_equal(d.info.status, MC_JOB_SUCCEEDED);
+    assert_int_equal(d.info.succeeded, 1);
+    struct mc_replica_info replicas[4];
+    assert_ok(mc_store_replicas(f->reader, "away", replicas, 4, &left));
+    assert_int_equal(left, 3);
+    for (size_t i = 0; i < left; i++) {
+        assert_false(mc_str_eq(endpoint, mc_str_from(replicas[i].endpoint)));
+    }
+    read_back(f, "away", 48 * MIB, 11);
+    mc_segments_set_status(master, name, MC_SEGMENT_DRAINED, MC_SEGMENT_OK);
+    mc_arena_free(&arena);
+    clear(f);
+}
+
+/* Last: a node goes. Of two copies nothing is lost, at once and afterwards: reads go on with the
+ * other copy of what it had, also within a session. */
 static void test_a_killed_node_takes_the_object_with_it(void **state) {
     struct fixture *f = *state;
     size_t length;
@@ -273,10 +318,31 @@ static void test_a_killed_node_takes_the_object_with_it(void **state) {
     assert_ok(mc_store_put(f->writer, "d", f->value, 48 * MIB, NULL));
     assert_int_equal(inspect(f, "d").stripes, 3);
     read_back(f, "d", 48 * MIB, 6);
+    struct mc_replicate_config two = {.replica_num = 2};
+    const char *key = "two";
+    enum mc_status result;
+    mc_test_fill(f->value, 40 * MIB + 7, 8);
+    assert_ok(mc_store_put(f->writer, key, f->value, 40 * MIB + 7, &two));
+    assert_int_equal(inspect(f, key).stripes, 2);
+    assert_int_equal(inspect(f, key).replicas, 2);
+    read_back(f, key, 40 * MIB + 7, 8);
+    assert_ok(mc_store_get_session_start(f->reader, &key, 1, &result));
+    assert_ok(result);
     cluster_kill(&f->nodes[1], SIGKILL);
     f->nodes[1].pid = 0;
+    read_back(f, key, 40 * MIB + 7, 8); /* the master does not know yet */
     assert_int_not_equal(mc_store_get(f->reader, "d", f->got, LARGEST, &length), MC_OK);
+    memset(f->got, 0, 40 * MIB + 7);
+    struct mc_store_range all = {f->got, 40 * MIB + 7, 0, MC_OK};
+    struct mc_store_range_item whole = {.key = key, .ranges = &all, .range_count = 1};
+    assert_ok(mc_store_get_session_read(f->reader, &whole, 1));
+    assert_ok(whole.status);
+    mc_test_verify(f->got, 40 * MIB + 7, 8);
+    assert_ok(mc_store_get_session_end(f->reader, &key, 1));
     cluster_wait_until(gone, f, 60000, "the object is gone");
+    read_back(f, key, 40 * MIB + 7, 8);
+    assert_int_equal(inspect(f, key).replicas, 1);
+    clear(f);
     mc_test_fill(f->value, STRIPED, 7);
     assert_ok(mc_store_put(f->writer, "d", f->value, STRIPED, NULL)); /* on those that are left */
     assert_int_equal(inspect(f, "d").stripes, 2);
@@ -293,6 +359,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_batch_of_both_kinds),
         cmocka_unit_test(test_a_stripe_moves),
         cmocka_unit_test(test_upstreams_words_are_refused),
+        cmocka_unit_test(test_a_drained_node_keeps_no_stripe),
         cmocka_unit_test(test_a_killed_node_takes_the_object_with_it),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

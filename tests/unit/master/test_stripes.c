@@ -7,12 +7,12 @@
 #define MIB     (1ull << 20)
 #define SEGMENT (64 * MIB)
 
-static int32_t begin_as(struct fixture *f, const char *tenant, const char *key, uint64_t size,
-                        bool upsert, struct mc_vec *out) {
+static int32_t begin_copies(struct fixture *f, const char *tenant, const char *key, uint64_t size,
+                            uint64_t copies, bool upsert, struct mc_vec *out) {
     struct mw_a_start_puts args = {.client = client_a,
                                    .keys = strs(f, 1, &key),
                                    .lengths = {&size, 1},
-                                   .config = replicas(1),
+                                   .config = replicas(copies),
                                    .tenant = str(tenant),
                                    .upsert = upsert,
                                    .stripe_over = 32 * MIB};
@@ -21,6 +21,11 @@ static int32_t begin_as(struct fixture *f, const char *tenant, const char *key, 
     assert_int_equal(answers.count, 1);
     *out = ((struct mw_e_vec *)answers.items)->value;
     return ((struct mw_e_vec *)answers.items)->error;
+}
+
+static int32_t begin_as(struct fixture *f, const char *tenant, const char *key, uint64_t size,
+                        bool upsert, struct mc_vec *out) {
+    return begin_copies(f, tenant, key, size, 1, upsert, out);
 }
 
 static int32_t begin(struct fixture *f, const char *key, uint64_t size, struct mc_vec *out) {
@@ -217,6 +222,148 @@ static void test_eviction_and_quota_see_all_stripes(void **state) {
     assert_int_equal(out.count, 4);
 }
 
+/* Every place has its stripe: of a size, and what is there is complete; no stripe is twice on a
+ * node. Returns how many are there. */
+static unsigned check_copies(const struct mc_vec *list, unsigned stripes, uint64_t bytes) {
+    const struct mw_replica *r = list->items;
+    unsigned there = 0;
+    assert_int_equal(list->count % stripes, 0);
+    for (size_t i = 0; i < list->count; i++) {
+        assert_int_equal(r[i].memory.size, bytes);
+        there += r[i].status != MC_REPLICA_REMOVED;
+        for (size_t k = i % stripes; k < i; k += stripes) {
+            assert_true(r[i].status == MC_REPLICA_REMOVED ||
+                        !mc_str_eq(r[i].memory.endpoint, r[k].memory.endpoint));
+        }
+    }
+    return there;
+}
+
+static struct mw_object_info inspect(struct fixture *f, const char *key) {
+    struct mw_a_keys args = {strs(f, 1, &key), MC_STR("default")};
+    struct mc_vec answers;
+    call(f, MC_RPC_Inspect, &args, &answers);
+    assert_int_equal(answers.count, 1);
+    assert_ok(((struct mw_e_object_info *)answers.items)->error);
+    return ((struct mw_e_object_info *)answers.items)->value;
+}
+
+static void test_two_copies_outlive_any_one_node(void **state) {
+    struct fixture *f = *state;
+    for (unsigned lost = 0; lost < 3; lost++) {
+        struct mc_uuid ids[3];
+        struct mc_vec out;
+        mount_all(f, 3, ids);
+        assert_ok(begin_copies(f, "default", "k", 48 * MIB, 2, false, &out));
+        assert_int_equal(out.count, 6);
+        assert_int_equal(check_copies(&out, 3, 16 * MIB), 6);
+        assert_int_equal(used_bytes(f), 6 * 16 * MIB);
+        assert_ok(put_end(f, "k"));
+        fixture_check(f);
+        assert_int_equal(inspect(f, "k").replicas, 2);
+        assert_int_equal(inspect(f, "k").stripes, 3);
+        assert_ok(unmount(f, ids[lost]));
+        assert_true(exists(f, "k"));
+        struct mw_e_object o = object(f, "k");
+        assert_ok(o.error);
+        assert_int_equal(o.value.stripes, 3);
+        assert_int_equal(o.value.list.replicas.count, 6);
+        assert_int_equal(check_copies(&o.value.list.replicas, 3, 16 * MIB), 4);
+        assert_int_equal(inspect(f, "k").replicas, 1);
+        fixture_check(f);
+        tick_for_ms(f, f->config.default_kv_lease_ttl_ms + 10);
+        assert_int_equal(used_bytes(f), 4 * 16 * MIB);
+        /* an upsert has two copies again, on the two nodes that are left */
+        assert_ok(begin_copies(f, "default", "k", 32 * MIB, 2, true, &out));
+        assert_int_equal(check_copies(&out, 2, 16 * MIB), 4);
+        assert_ok(put_end(f, "k"));
+        assert_ok(unmount(f, ids[(lost + 1) % 3]));
+        assert_true(exists(f, "k"));
+        assert_ok(unmount(f, ids[(lost + 2) % 3]));
+        assert_false(exists(f, "k"));
+        fixture_check(f);
+    }
+}
+
+/* As many stripes as all copies have room for; fewer copies only where there is none. */
+static void test_copies_share_the_room_there_is(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[6];
+    struct mc_vec out;
+    mount_all(f, 6, ids);
+    assert_ok(begin_copies(f, "default", "one", 200 * MIB, 1, false, &out));
+    assert_int_equal(check_copies(&out, 6, 34 * MIB), 6); /* 30 MiB are left on each */
+    assert_ok(begin_copies(f, "default", "less", 96 * MIB, 2, false, &out));
+    assert_int_equal(check_copies(&out, 6, 16 * MIB), 6);
+    assert_ok(put_end(f, "less"));
+    assert_int_equal(inspect(f, "less").replicas, 1);
+    assert_ok(remove_key(f, "less", true));
+    tick_for_ms(f, f->config.default_kv_lease_ttl_ms + 10);
+    assert_ok(begin_copies(f, "default", "two", 80 * MIB, 2, false, &out));
+    assert_int_equal(out.count, 6); /* once on each: with 5 stripes there is no second copy */
+    assert_int_equal(check_copies(&out, 3, 27 * MIB), 6);
+    fixture_check(f);
+}
+
+static void test_a_move_keeps_copies_apart(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[4];
+    struct mc_vec out;
+    mount_all(f, 2, ids);
+    assert_ok(begin_copies(f, "default", "k", 40 * MIB, 2, false, &out));
+    assert_int_equal(check_copies(&out, 2, 20 * MIB), 4); /* each node has both stripes */
+    assert_ok(put_end(f, "k"));
+    /* The other node has the same bytes: the move only takes some away. */
+    struct mw_a_move_start start = {{7, 1}, str("k"), str("default"), str("node:0"), str("node:1")};
+    struct mw_a_client_key end = {{7, 1}, str("k"), str("default")};
+    struct mw_e_move started;
+    struct mw_e_void r;
+    call(f, MC_RPC_MoveStart, &start, &started);
+    assert_ok(started.error);
+    assert_false(started.value.target.has);
+    call(f, MC_RPC_MoveEnd, &end, &r);
+    assert_ok(r.error);
+    struct mw_e_object o = object(f, "k");
+    assert_int_equal(check_copies(&o.value.list.replicas, 2, 20 * MIB), 3);
+    fixture_check(f);
+    /* A drain finds another node for what is left there, not the one that has it. */
+    ids[2] = mount(f, "node:2", SEGMENT);
+    struct mc_str from = str("node:0");
+    struct mc_vec segments = {&from, 1}, none = {0};
+    struct mc_uuid job;
+    assert_ok(mc_master_drain(f->m, &segments, &none, 4, &job));
+    struct mw_a_fetch_tasks fetch = {client_a, 10};
+    struct mw_e_vec tasks = {0};
+    for (unsigned i = 0; i < 100 && tasks.value.count == 0; i++) {
+        tick_for_ms(f, 50);
+        call(f, MC_RPC_FetchTasks, &fetch, &tasks);
+    }
+    assert_int_equal(tasks.value.count, 1);
+    struct mc_str payload = ((struct mw_task_assignment *)tasks.value.items)->payload;
+    assert_non_null(memmem(payload.ptr, payload.len, "\"target\":\"node:2\"", 17));
+}
+
+static void test_clearing_a_node_takes_its_stripes(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[2];
+    struct mc_vec out;
+    mount_all(f, 2, ids);
+    const char *key = "k";
+    assert_ok(begin_copies(f, "default", key, 40 * MIB, 2, false, &out));
+    assert_ok(put_end(f, key));
+    const char *const names[] = {"node:0", "node:1"};
+    for (unsigned i = 0; i < 2; i++) {
+        struct mw_a_replica_clear args = {strs(f, 1, &key), client_a, str(names[i])};
+        struct mw_e_vec r;
+        call(f, MC_RPC_BatchReplicaClear, &args, &r);
+        assert_ok(r.error);
+        assert_int_equal(r.value.count, 1);
+        assert_int_equal(used_bytes(f), i == 0 ? 2 * 20 * MIB : 0);
+        fixture_check(f);
+    }
+    assert_false(exists(f, key));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -225,6 +372,10 @@ int main(void) {
         TEST(test_an_upsert_writes_in_place_only_for_who_knows_stripes),
         TEST(test_stripes_move_one_by_one_and_stay_in_order),
         TEST(test_eviction_and_quota_see_all_stripes),
+        TEST(test_two_copies_outlive_any_one_node),
+        TEST(test_copies_share_the_room_there_is),
+        TEST(test_a_move_keeps_copies_apart),
+        TEST(test_clearing_a_node_takes_its_stripes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
