@@ -293,7 +293,7 @@ static void test_a_drained_node_keeps_no_stripe(void **state) {
     const struct mc_master_segment_info *all = mc_master_segments(master, &arena, &count);
     struct mc_str name = all[0].segment.name, endpoint = all[0].segment.te_endpoint;
     struct mc_vec segments = {&name, 1}, none = {0};
-    assert_ok(mc_master_drain(master, &segments, &none, 2, &d.job));
+    assert_ok(mc_master_drain(master, &segments, &none, 2, false, &d.job));
     cluster_wait_until(drained, &d, 120000, "the node is drained");
     assert_int_equal(d.info.status, MC_JOB_SUCCEEDED);
     assert_int_equal(d.info.succeeded, 1);

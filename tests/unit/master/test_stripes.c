@@ -331,7 +331,7 @@ static void test_a_move_keeps_copies_apart(void **state) {
     struct mc_str from = str("node:0");
     struct mc_vec segments = {&from, 1}, none = {0};
     struct mc_uuid job;
-    assert_ok(mc_master_drain(f->m, &segments, &none, 4, &job));
+    assert_ok(mc_master_drain(f->m, &segments, &none, 4, false, &job));
     struct mw_a_fetch_tasks fetch = {client_a, 10};
     struct mw_e_vec tasks = {0};
     for (unsigned i = 0; i < 100 && tasks.value.count == 0; i++) {
