@@ -58,7 +58,9 @@ static int serve(const char *program, const void *of) {
     if (status != MC_OK) { /* who decided it has logged it, with the port */
         mc_quota_etcd_close(quotas);
         return mc_cmd_fail(program, MC_EXIT_FAILED, "the master cannot start: %s",
-                           mc_status_text(status));
+                           status == MC_INVALID_PARAMS
+                               ? "a setting, or a file that one names, is wrong (see above)"
+                               : mc_status_text(status));
     }
     say_what_runs(service, &config);
     while (!mc_cmd_wait_for_signal(UINT64_MAX)) {

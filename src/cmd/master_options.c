@@ -100,7 +100,8 @@ static const struct mc_option table[] = {
         .doc = "name of the cluster, 1 to 128 of 0-9 A-Z a-z _ . -"),
     OPT(STRING, root_fs_dir, .doc = "directory, shared by the clients, for disk replicas"),
     OPT(I64, global_file_segment_size, .default_value = "9223372036854775807",
-        .doc = "bytes of the shared directory that may be used"),
+        .doc =
+            "bytes that the shared directory has room for, for master_total_file_capacity_bytes"),
     OPT(BOOL, enable_disk_eviction, .default_value = "true",
         .doc = "clients evict from their file storage"),
     OPT(SIZE, metadata_memory_limit, .default_value = "0",
@@ -337,6 +338,9 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->max_retry_attempts = o->max_retry_attempts;
     core->allocation_strategy = o->allocation_strategy;
     core->root_fs_dir = o->root_fs_dir;
+    core->root_fs_bytes = o->global_file_segment_size > 0 && o->global_file_segment_size < INT64_MAX
+                              ? (uint64_t)o->global_file_segment_size
+                              : 0;
     core->cluster_id = o->cluster_id;
     core->enable_disk_eviction = o->enable_disk_eviction;
     core->quota_bytes = o->quota_bytes;

@@ -102,6 +102,9 @@ struct mc_object_ext {
     uint8_t pending_pin; /* enum mc_soft_pin, commits when the first replica becomes readable */
 };
 
+#define MC_MEDIUM_MEMORY 1u
+#define MC_MEDIUM_DISK   2u
+
 struct mc_object {
     struct mc_list link; /* in the list that `list` names */
     uint64_t size;
@@ -120,7 +123,7 @@ struct mc_object {
     bool has_checksum : 1;
     bool hard_pin : 1;
     uint8_t file : 2;      /* files.c: the writer is to make a file, or has */
-    uint8_t announced : 2; /* media that mc_object_event was told of */
+    uint8_t announced : 2; /* MC_MEDIUM_*: where it is complete, as was counted and told of */
     char bytes[];          /* tenant, then key */
 };
 #define MC_OBJECT_BYTES(tenant_len, key_len)                                                       \
@@ -239,11 +242,13 @@ struct mc_master_counters {
     struct mc_metric metadata_refusals;
     struct mc_metric discards, discard_releases, discarded_bytes;
     struct mc_metric evictions_attempted, evictions_successful, evicted_keys, evicted_bytes;
-    struct mc_metric gets, valid_gets, hits, hit_bytes;
+    struct mc_metric gets, valid_gets, hits, hit_bytes, disk_hits, disk_hit_bytes;
+    struct mc_metric in_memory, on_disk; /* objects with a complete replica there */
     struct mc_metric soft_pins, expired_objects;
     struct mc_metric offloads_queued, offloads, offloaded_bytes, offload_failures, offload_adopted;
     struct mc_metric promotions_admitted, promotions_done, promotions_failed, promotions_expired,
-        promotions_cancelled, promotions_rare, promotions_no_room, promotions_no_place;
+        promotions_cancelled, promotions_rare, promotions_no_room, promotions_no_place,
+        promotions_in_flight, promoted_bytes;
     struct mc_metric memory_evictions;                     /* of objects that stay on disk */
     struct mc_metric hot_objects, hot_copies, cold_copies; /* heat.c */
     struct mc_histogram value_size;
@@ -323,8 +328,9 @@ struct mc_call {
     struct mc_arena *arena;
     uint64_t now_ms;
     uint64_t gets, hits, hit_bytes; /* added to the counters once at the end */
-    uint64_t items, failed_items;   /* of a batch */
-    struct {                        /* endpoint strings already copied into the arena */
+    uint64_t disk_hits, disk_hit_bytes;
+    uint64_t items, failed_items; /* of a batch */
+    struct {                      /* endpoint strings already copied into the arena */
         uint64_t serial;
         struct mc_str endpoint, protocol;
     } seen[MC_CALL_SEGMENT_CACHE];
@@ -453,7 +459,7 @@ enum mc_status mc_replication_revoke(struct mc_call *call, const struct mc_key *
 /* Gives up those that nobody has ended in time. */
 void mc_replication_expire(struct mc_call *call, struct mc_shard *shard);
 /* Forgets it; its replicas are the caller's business. */
-void mc_replication_drop(struct mc_object *o);
+void mc_replication_drop(struct mc_master *m, struct mc_object *o);
 
 /* ---- traffic.c: hashes of keys, in the order of their batch ---- */
 
@@ -551,6 +557,8 @@ enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool o
 void mc_disk_unmount(struct mc_call *call, struct mc_uuid client);
 bool mc_disk_known(struct mc_master *m, struct mc_uuid client);
 uint64_t mc_disk_replicas(struct mc_master *m, struct mc_uuid client); /* that are on it */
+/* Of all SSDs and the shared directory, as far as the master was told: bytes of objects, room. */
+void mc_disks_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity);
 enum mc_status mc_disk_capacity(struct mc_call *call, struct mc_uuid client, int64_t bytes);
 enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
                                  struct mc_vec *tasks);
@@ -581,28 +589,6 @@ enum mc_status mc_file_end(struct mc_call *call, struct mc_shard *shard, struct 
 enum mc_status mc_file_revoke(struct mc_object *o);
 /* A client has deleted the file. */
 enum mc_status mc_file_forget(struct mc_call *call, const struct mc_key *key);
-
-/* ---- promote.c: back from the SSD; without promotion_on_hit or a drain an error, or nothing ----
- */
-
-struct mc_promotions *mc_promotions_create(void);
-void mc_promotions_destroy(struct mc_promotions *promotions);
-/* The object was read and lies on a disk only. Needs the shard's lock; mc_promote_hit does not. */
-bool mc_promote_wanted(const struct mc_call *call, struct mc_object *o);
-void mc_promote_hit(struct mc_call *call, const struct mc_key *key);
-/* For a drain: whatever is read. MC_OK: it is asked for, of `size` bytes, by this or before. */
-enum mc_status mc_promote_ask(struct mc_call *call, const struct mc_key *key, uint64_t *size);
-/* It is asked for, and no memory was given yet. These two need the shard's lock. */
-bool mc_promoting(const struct mc_object *o);
-void mc_promote_withdraw(struct mc_object *o);
-enum mc_status mc_promote_heartbeat(struct mc_call *call, struct mc_uuid client,
-                                    struct mc_vec *tasks);
-enum mc_status mc_promote_start(struct mc_call *call, const struct mc_key *key,
-                                const struct mw_a_promotion_start *a, struct mw_replica *out);
-enum mc_status mc_promote_end(struct mc_call *call, const struct mc_key *key, struct mc_uuid client,
-                              bool success);
-void mc_promotions_tick(struct mc_call *call);
-void mc_promotions_drop_client(struct mc_call *call, struct mc_uuid client);
 
 /* ---- lease.c: all need the shard's lock ---- */
 

@@ -29,6 +29,7 @@
  * The queues' lock is a leaf; queue items are copies of keys, looked up again when they are taken.
  */
 #include "master/core.h"
+#include "master/promote.h"
 
 #include "base/log.h"
 
@@ -474,6 +475,7 @@ static void add_replica(struct mc_call *call, struct mc_shard *shard, struct mc_
     atomic_fetch_add_explicit(&s->disk_replicas, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->disk_bytes, o->size, memory_order_relaxed);
     mc_object_set_replicas(shard, o, all, count + 1);
+    mc_object_announce(call->m, o);
 }
 
 /* An object that only a disk has: a client found it there. */
@@ -682,6 +684,18 @@ enum mc_status mc_disk_holds(struct mc_call *call, const struct mw_a_on_disk *a,
     atomic_fetch_sub_explicit(&s->disk_replicas, 1, memory_order_relaxed);
     *out = (struct mc_vec){answers, a->items.count};
     return MC_OK;
+}
+
+void mc_disks_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity) {
+    *used = m->files ? atomic_load_explicit(&m->files->disk_bytes, memory_order_relaxed) : 0;
+    *capacity = m->files ? m->config.root_fs_bytes : 0;
+    mc_lock_acquire(&m->disks->lock);
+    for (const struct disk *d = m->disks->all; d; d = d->next) {
+        *used +=
+            d->segment ? atomic_load_explicit(&d->segment->disk_bytes, memory_order_relaxed) : 0;
+        *capacity += d->capacity_bytes > 0 ? (uint64_t)d->capacity_bytes : 0;
+    }
+    mc_lock_release(&m->disks->lock);
 }
 
 bool mc_disk_known(struct mc_master *m, struct mc_uuid client) {

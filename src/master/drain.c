@@ -24,6 +24,7 @@
  * tick apart. It is taken before any other lock of the core.
  */
 #include "master/core.h"
+#include "master/promote.h"
 
 #include "base/log.h"
 
@@ -236,7 +237,7 @@ static enum progress look_at_promotion(struct mc_call *call, struct job *job,
     } else if (o && mc_replicating(o)) {
         progress = UNDER_WAY; /* it ends by itself */
     } else if (theirs && !others) {
-        mc_promote_withdraw(o);
+        mc_promote_withdraw(call->m, o);
         job->blocked_in_walk++;
     } else if (theirs && o->list != MC_LIST_PROCESSING) {
         forget_disks(call, job, shard, o);

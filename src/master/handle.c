@@ -102,9 +102,13 @@ static void count_call(struct mc_call *call, enum mc_master_rpc rpc, const void 
     }
     if (call->gets) {
         mc_count(&all->gets, (int64_t)call->gets);
-        mc_count(&all->valid_gets, (int64_t)call->hits);
+        mc_count(&all->valid_gets, (int64_t)(call->hits + call->disk_hits));
         mc_count(&all->hits, (int64_t)call->hits);
         mc_count(&all->hit_bytes, (int64_t)call->hit_bytes);
+    }
+    if (call->disk_hits) {
+        mc_count(&all->disk_hits, (int64_t)call->disk_hits);
+        mc_count(&all->disk_hit_bytes, (int64_t)call->disk_hit_bytes);
     }
 }
 

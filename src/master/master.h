@@ -52,6 +52,7 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     const char *allocation_strategy;
     /* DISK replicas: a directory that all clients share, and the cluster's own below it. */
     const char *root_fs_dir, *cluster_id;
+    uint64_t root_fs_bytes; /* that it has room for, as an administrator says; 0 = unknown */
     bool enable_disk_eviction;
     uint64_t quota_bytes;
     uint64_t metadata_limit_bytes; /* of the index; 0 = none. At it new objects are refused */

@@ -50,6 +50,18 @@ static int64_t read_capacity(void *arg) {
     return (int64_t)capacity;
 }
 
+static int64_t read_disks_used(void *arg) {
+    uint64_t used, capacity;
+    mc_disks_usage(arg, &used, &capacity);
+    return (int64_t)used;
+}
+
+static int64_t read_disks_capacity(void *arg) {
+    uint64_t used, capacity;
+    mc_disks_usage(arg, &used, &capacity);
+    return (int64_t)capacity;
+}
+
 static int64_t read_clients(void *arg) {
     struct mc_master_totals totals;
     mc_master_totals(arg, &totals);
@@ -104,9 +116,12 @@ static const struct {
     int64_t (*read)(void *arg);
 } computed[] = {
     {"master_key_count", "objects in the index", read_keys},
-    {"mem_cache_nums_", "objects with a replica in memory", read_keys},
     {"master_allocated_bytes", "bytes allocated in mounted segments", read_allocated},
     {"master_total_capacity_bytes", "bytes of mounted segments", read_capacity},
+    {"master_allocated_file_size_bytes", "bytes of objects on SSDs and in the shared directory",
+     read_disks_used},
+    {"master_total_file_capacity_bytes", "room on SSDs and in the shared directory, 0 = unknown",
+     read_disks_capacity},
     {"master_active_clients", "clients seen within their ttl", read_clients},
     {"master_metadata_bytes", "live bytes of the index, as the limit counts them", read_live_bytes},
     {"master_metadata_limit_bytes", "limit of master_metadata_bytes, 0 = none", read_limit},
@@ -124,6 +139,10 @@ static const struct {
     const char *name, *help;
     size_t offset; /* in the counters */
 } kept[] = {
+    {MC_METRIC_GAUGE, "mem_cache_nums_", "objects with a complete replica in memory",
+     offsetof(struct mc_master_counters, in_memory)},
+    {MC_METRIC_GAUGE, "file_cache_nums_", "objects with a complete replica on a disk",
+     offsetof(struct mc_master_counters, on_disk)},
     {MC_METRIC_HISTOGRAM, "master_value_size_bytes", "size of objects at PutStart",
      offsetof(struct mc_master_counters, value_size)},
     {MC_METRIC_COUNTER, "master_offload_queued_total", "objects queued for a client's SSD",
@@ -140,6 +159,10 @@ static const struct {
      offsetof(struct mc_master_counters, promotions_admitted)},
     {MC_METRIC_COUNTER, "master_promotion_completed_total", "of these, brought back",
      offsetof(struct mc_master_counters, promotions_done)},
+    {MC_METRIC_COUNTER, "master_promotion_completed_bytes_total", "their bytes",
+     offsetof(struct mc_master_counters, promoted_bytes)},
+    {MC_METRIC_GAUGE, "master_promotion_in_flight", "of these, queued or on their way now",
+     offsetof(struct mc_master_counters, promotions_in_flight)},
     {MC_METRIC_COUNTER, "master_promotion_failed_total", "of these, given up by the client",
      offsetof(struct mc_master_counters, promotions_failed)},
     {MC_METRIC_COUNTER, "master_promotion_expired_total", "of these, not done in time",
@@ -211,6 +234,10 @@ static const struct {
      offsetof(struct mc_master_counters, hits)},
     {MC_METRIC_COUNTER, "mem_cache_hit_bytes_total", "bytes of the objects found in memory",
      offsetof(struct mc_master_counters, hit_bytes)},
+    {MC_METRIC_COUNTER, "file_cache_hit_nums_", "look-ups that found it on a disk only",
+     offsetof(struct mc_master_counters, disk_hits)},
+    {MC_METRIC_COUNTER, "file_cache_hit_bytes_total", "bytes of the objects found there",
+     offsetof(struct mc_master_counters, disk_hit_bytes)},
 };
 
 void mc_master_metrics_register(struct mc_master *m) {

@@ -7,6 +7,7 @@
  * extents in the heap of discarded ones, each with the time when it becomes free.
  */
 #include "master/core.h"
+#include "master/promote.h"
 #include "master/tenants.h"
 
 #define DISCARDS_PER_TICK 65536u
@@ -123,14 +124,16 @@ void mc_discard_destroy(struct mc_master *m) {
 
 /* ---- events ---- */
 
-#define MEDIUM_MEMORY 1u
-#define MEDIUM_DISK   2u
-
 static void tell(struct mc_master *m, const struct mc_object *o, unsigned media, bool removed) {
-    for (unsigned medium = MEDIUM_MEMORY; medium <= MEDIUM_DISK; medium <<= 1) {
-        if (media & medium) {
+    for (unsigned medium = MC_MEDIUM_MEMORY; medium <= MC_MEDIUM_DISK; medium <<= 1) {
+        if (!(media & medium)) {
+            continue;
+        }
+        mc_count(medium == MC_MEDIUM_DISK ? &m->counters.on_disk : &m->counters.in_memory,
+                 removed ? -1 : 1);
+        if (m->config.on_object_event) {
             struct mc_object_event event = {.removed = removed,
-                                            .on_disk = medium == MEDIUM_DISK,
+                                            .on_disk = medium == MC_MEDIUM_DISK,
                                             .tenant = mc_object_tenant(o),
                                             .group = mc_group_of(o),
                                             .key = mc_object_key(o)};
@@ -148,13 +151,10 @@ static void announce(struct mc_master *m, struct mc_object *o, unsigned media) {
 
 void mc_object_announce(struct mc_master *m, struct mc_object *o) {
     unsigned media = 0;
-    if (!m->config.on_object_event) {
-        return;
-    }
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
         if (r->status == MC_REPLICA_COMPLETE) {
-            media |= r->type == MC_REPLICA_MEMORY ? MEDIUM_MEMORY : MEDIUM_DISK;
+            media |= r->type == MC_REPLICA_MEMORY ? MC_MEDIUM_MEMORY : MC_MEDIUM_DISK;
         }
     }
     announce(m, o, media);
@@ -337,15 +337,14 @@ struct mc_object_ext *mc_object_ext(struct mc_shard *shard, struct mc_object *o)
 
 /* Everything but the extents. */
 static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
-    if (o->announced && m->config.on_object_event) {
-        announce(m, o, 0);
-    }
+    announce(m, o, 0);
     if (m->tenants) {
         mc_tenant_refund(m, mc_object_tenant(o), mc_object_charge(o));
     }
     mc_object_unlist(shard, o);
     if (o->ext) {
-        mc_replication_drop(o);
+        mc_replication_drop(m, o);
+        mc_promote_withdraw(m, o);
         mc_group_leave(m, o);
         mc_deadlines_clear(m, shard, o);
         mc_slab_free(&shard->slab, o->ext, sizeof(*o->ext));

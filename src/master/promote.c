@@ -12,6 +12,8 @@
  * Memory above the eviction's watermark takes nothing back, except what a drain asks for: that is
  * on no disk that stays, so eviction has to make room for it. The queues' lock is a leaf.
  */
+#include "master/promote.h"
+
 #include "master/core.h"
 #include "master/tenants.h"
 
@@ -74,6 +76,13 @@ static bool marked(const struct mc_object *o, const struct item *item, uint8_t s
     return o->ext && o->ext->promotion == state && o->ext->promotion_mark == item->mark;
 }
 
+/* Needs the shard's lock. The replication that follows the mark is counted by replication.c. */
+static void set_mark(struct mc_master *m, struct mc_object *o, uint8_t state) {
+    mc_count(&m->counters.promotions_in_flight,
+             (state != MARK_NONE) - (o->ext->promotion != MARK_NONE));
+    o->ext->promotion = state;
+}
+
 /* ---- admission ---- */
 
 /* How often the key was read, this time included: never less than it was. */
@@ -127,8 +136,8 @@ static void queue_locked(struct mc_master *m, struct mc_shard *shard, struct mc_
                           .key_len = o->key_len};
     memcpy(item->bytes, o->bytes, (size_t)o->tenant_len + o->key_len);
     struct mc_object_ext *ext = mc_object_ext(shard, o);
-    ext->promotion = MARK_QUEUED;
     ext->promotion_mark = item->mark;
+    set_mark(m, o, MARK_QUEUED);
     mc_list_push_back(&p->queued, &item->link);
     p->queued_count++;
 }
@@ -137,9 +146,9 @@ bool mc_promoting(const struct mc_object *o) {
     return o->ext && o->ext->promotion != MARK_NONE;
 }
 
-void mc_promote_withdraw(struct mc_object *o) {
+void mc_promote_withdraw(struct mc_master *m, struct mc_object *o) {
     if (o->ext) {
-        o->ext->promotion = MARK_NONE;
+        set_mark(m, o, MARK_NONE);
     }
 }
 
@@ -244,7 +253,7 @@ enum mc_status mc_promote_heartbeat(struct mc_call *call, struct mc_uuid client,
         mc_lock_acquire(&shard->lock);
         struct mc_object *o = mc_object_find(m, shard, &key);
         if (o && marked(o, item, MARK_QUEUED)) {
-            o->ext->promotion = MARK_CLAIMED;
+            set_mark(m, o, MARK_CLAIMED);
             o->ext->promotion_client = client;
             out[count++] =
                 (struct mw_disk_task){.tenant = key.tenant.len ? key.tenant : MC_STR("default"),
@@ -310,7 +319,7 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
     }
     const struct mc_replica *source = on_disk(o);
     if (mc_replicating(o) || o->list == MC_LIST_PROCESSING || mc_object_in_memory(o) || !source) {
-        o->ext->promotion = MARK_NONE;
+        set_mark(call->m, o, MARK_NONE);
         return MC_OBJECT_HAS_REPLICATION_TASK;
     }
     MC_TRY(place(call, key, o, where, &target));
@@ -319,7 +328,7 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
         mc_extent_free(call->m, &target, o->size);
         return status;
     }
-    o->ext->promotion = MARK_NONE; /* the replication is the mark from here on */
+    set_mark(call->m, o, MARK_NONE); /* the replication is the mark from here on */
     mc_describe(call, o, &target, out);
     mc_replication_begin(call, shard, o, a->client, MC_REPLICATION_PROMOTE, source->id, &target, 1);
     return MC_OK;
@@ -351,7 +360,7 @@ static enum mc_status release_claim(struct mc_call *call, const struct mc_key *k
     struct mc_object *o = mc_object_find(call->m, shard, key);
     if (o && o->ext && o->ext->promotion == MARK_CLAIMED) {
         bool holder = mc_uuid_eq(o->ext->promotion_client, client);
-        o->ext->promotion = holder ? MARK_NONE : MARK_CLAIMED;
+        set_mark(call->m, o, holder ? MARK_NONE : MARK_CLAIMED);
         status = holder ? MC_OK : MC_ILLEGAL_CLIENT;
     }
     mc_lock_release(&shard->lock);
@@ -403,7 +412,7 @@ void mc_promotions_tick(struct mc_call *call) {
         mc_lock_acquire(&shard->lock);
         struct mc_object *o = mc_object_find(m, shard, &key);
         if (o && (marked(o, item, MARK_CLAIMED) || marked(o, item, MARK_QUEUED))) {
-            o->ext->promotion = MARK_NONE;
+            set_mark(m, o, MARK_NONE);
             mc_count(&m->counters.promotions_expired, 1);
         }
         mc_lock_release(&shard->lock);

@@ -3,6 +3,7 @@
  * and exist only while there is room (see evict.c).
  */
 #include "master/core.h"
+#include "master/promote.h"
 
 bool mc_exists(struct mc_call *call, const struct mc_key *key) {
     struct mc_master *m = call->m;
@@ -77,8 +78,9 @@ static enum mc_status get_locked(struct mc_call *call, struct mc_shard *shard,
     }
     if (lease) {
         out->list.lease_ttl_ms = mc_lease_grant(call, shard, o);
-        call->hits++;
-        call->hit_bytes += o->size;
+        bool memory = (o->announced & MC_MEDIUM_MEMORY) != 0;
+        *(memory ? &call->hits : &call->disk_hits) += 1;
+        *(memory ? &call->hit_bytes : &call->disk_hit_bytes) += o->size;
         *promote = mc_promote_wanted(call, o);
     }
     return MC_OK;

@@ -99,6 +99,7 @@ void mc_replication_begin(struct mc_call *call, struct mc_shard *shard, struct m
         mc_object_set_replicas(shard, o, all, o->replica_count + count);
     }
     mc_object_ext(shard, o)->replication = r;
+    mc_count(&call->m->counters.promotions_in_flight, kind == MC_REPLICATION_PROMOTE);
     mc_list_push_back(&shard->replicating, &r->link);
     mc_object_list(shard, o, MC_LIST_NONE);
 }
@@ -195,18 +196,19 @@ enum mc_status mc_move_start(struct mc_call *call, const struct mc_key *key, str
 
 /* ---- end and revoke ---- */
 
-void mc_replication_drop(struct mc_object *o) {
+void mc_replication_drop(struct mc_master *m, struct mc_object *o) {
     struct mc_replication *r = o->ext->replication;
     if (r) {
         mc_list_del(&r->link);
         o->ext->replication = NULL;
+        mc_count(&m->counters.promotions_in_flight, -(r->kind == MC_REPLICATION_PROMOTE));
         free(r);
     }
 }
 
 /* Takes the object out of its replication and erases it when nothing readable is left of it. */
 static void finish(struct mc_call *call, struct mc_shard *shard, struct mc_object *o) {
-    mc_replication_drop(o);
+    mc_replication_drop(call->m, o);
     if (o->replica_count == 0) {
         mc_object_erase(call->m, shard, o);
         return;
@@ -278,6 +280,9 @@ static enum mc_status end_locked(struct mc_call *call, struct mc_shard *shard,
         }
     }
     mc_object_announce(call->m, o);
+    if (kind == MC_REPLICATION_PROMOTE && ready > 0) {
+        mc_count(&call->m->counters.promoted_bytes, (int64_t)o->size);
+    }
     if (ready < r->target_count && ready == 0) { /* every target's segment has gone */
         finish(call, shard, o);
         return MC_REPLICA_IS_GONE;

@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from support.programs import Master, Node, bin_dir, check, check_equal, http, main, run  # noqa: E402
 
 BIN = bin_dir()
+METRICS = pathlib.Path(__file__).resolve().parent / "upstream_metrics.txt"
 JSON = "application/json; charset=utf-8"
 TEXT = "text/plain; version=0.0.4"
 
@@ -123,6 +124,20 @@ def metrics(closing, scratch):
     check("Keys: 2" in text and "Clients: 1" in text and text.startswith("role=leader"), f"summary: {text}")
 
 
+def every_metric_of_upstreams_is_served(closing, scratch):
+    """metrics.txt: upstream's names with their types, and for those that are not here why."""
+    master, _ = cluster(closing)
+    text = http("GET", master.admin, "/metrics")[2]
+    served = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    helped = re.findall(r"^# HELP (\S+) \S.*$", text, re.MULTILINE)
+    check_equal(sorted(helped), sorted(served), "each has a text and a type, once")
+    names = [line.split("#")[0].split() for line in METRICS.read_text().splitlines()]
+    wanted = {name: kind for name, kind in filter(None, names)}
+    check(len(wanted) > 180, f"{len(wanted)} names of upstream's")
+    for name, kind in wanted.items():
+        check_equal(served.get(name, "absent"), kind, name)
+
+
 def looking_grants_no_lease(closing, scratch):
     master, _ = cluster(closing)
     time.sleep(0.3)  # leases of the puts, if any, are over
@@ -183,4 +198,4 @@ def metadata_of_lost_clients_goes(closing, scratch):
         time.sleep(0.05)
 
 
-main(fixed_answers, keys, segments, metrics, looking_grants_no_lease, metadata_server, metadata_of_lost_clients_goes)
+main(fixed_answers, keys, segments, metrics, every_metric_of_upstreams_is_served, looking_grants_no_lease, metadata_server, metadata_of_lost_clients_goes)

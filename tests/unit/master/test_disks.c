@@ -75,9 +75,18 @@ static void fill_until_evicted(struct fixture *f, const char *prefix) {
     }
 }
 
+/* Of the key "k": [on a disk][gone again] */
+static void count_event(void *ctx, const struct mc_object_event *event) {
+    unsigned(*told)[2] = ctx;
+    told[event->on_disk][event->removed] += mc_str_eq(event->key, str("k"));
+}
+
 static void test_an_object_is_written_and_outlives_its_memory(void **state) {
     struct fixture *f = *state;
     struct mw_disk_task task = {0};
+    static unsigned told[2][2]; /* outlives the fixture */
+    f->config.on_object_event = count_event;
+    f->config.on_object_event_ctx = told;
     restart_with_offload(f);
     assert_int_equal(heartbeat(f, NULL), 0);
     assert_int_equal(put(f, "k", 1 << 20), 0);
@@ -89,12 +98,20 @@ static void test_an_object_is_written_and_outlives_its_memory(void **state) {
     assert_int_equal(written(f, "k", 1 << 20, true), 0);
     expect(f, "k", 1, 1);
     assert_int_equal(metric(f, "master_offload_success_total"), 1);
+    assert_true(told[0][0] == 1 && told[0][1] == 0 && told[1][0] == 1 && told[1][1] == 0);
+    assert_int_equal(metric(f, "file_cache_nums_"), 1);
+    assert_int_equal(metric(f, "master_allocated_file_size_bytes"), 1 << 20);
     fill_until_evicted(f, "other");
     expect(f, "k", 0, 1);
+    assert_true(told[0][1] == 1 && told[1][0] == 1 && told[1][1] == 0);
     assert_true(metric(f, "master_memory_evictions_total") > 0);
     assert_int_equal(get(f, "k"), 0);
     assert_int_equal(put_start(f, "k", 1 << 20), MC_OBJECT_ALREADY_EXISTS);
+    assert_int_equal(metric(f, "file_cache_hit_nums_"), 1);
     assert_int_equal(remove_key(f, "k", true), 0);
+    assert_true(told[1][0] == 1 && told[1][1] == 1);
+    assert_int_equal(metric(f, "file_cache_nums_"), 0);
+    assert_int_equal(metric(f, "master_allocated_file_size_bytes"), 0);
     expect(f, "k", 0, -1);
 }
 

@@ -75,14 +75,26 @@ static void test_what_is_read_often_comes_back(void **state) {
     assert_int_equal(heartbeat(f), 0); /* once is not often */
     assert_int_equal(get(f, "k"), 0);
     assert_int_equal(get(f, "k"), 0); /* many readers, one task */
+    assert_int_equal(metric(f, "master_promotion_in_flight"), 1);
     assert_int_equal(heartbeat(f), 1);
     assert_int_equal(heartbeat(f), 0);
     assert_int_equal(start_as(f, client_a, "k", SIZE), 0);
+    assert_int_equal(metric(f, "master_promotion_in_flight"), 1);
     assert_int_equal(used_bytes(f), SIZE);
     assert_int_equal(in_memory(f), 0); /* not before it is written */
+    assert_int_equal(metric(f, "mem_cache_nums_"), 0);
     assert_int_equal(notify_as(f, client_a, true), 0);
     assert_int_equal(in_memory(f), 1);
+    assert_int_equal(metric(f, "mem_cache_nums_"), 1);
+    assert_int_equal(metric(f, "file_cache_hit_nums_"), 3);
+    assert_int_equal(metric(f, "mem_cache_hit_nums_"), 0);
     assert_int_equal(get(f, "k"), 0);
+    assert_int_equal(metric(f, "mem_cache_hit_nums_"), 1);
+    assert_int_equal(metric(f, "file_cache_hit_nums_"), 3);
+    assert_int_equal(metric(f, "file_cache_hit_bytes_total"), 3 * SIZE);
+    assert_int_equal(metric(f, "valid_get_nums_"), 4);
+    assert_int_equal(metric(f, "master_promotion_in_flight"), 0);
+    assert_int_equal(metric(f, "master_promotion_completed_bytes_total"), SIZE);
     assert_int_equal(heartbeat(f), 0); /* it is there */
     assert_int_equal(metric(f, "master_promotion_admitted_total"), 1);
     assert_int_equal(metric(f, "master_promotion_completed_total"), 1);
@@ -131,6 +143,7 @@ static void test_only_whom_it_was_given_to(void **state) {
     assert_int_equal(get(f, "k"), 0); /* and it may be tried again */
     assert_int_equal(heartbeat(f), 1);
     assert_int_equal(notify_as(f, client_a, false), 0); /* given up before it asked for memory */
+    assert_int_equal(metric(f, "master_promotion_in_flight"), 0);
     assert_int_equal(get(f, "k"), 0);
     assert_int_equal(heartbeat(f), 1);
 }
@@ -145,6 +158,7 @@ static void test_a_silent_client_is_given_up(void **state) {
     advance_ms(f, 1100); /* before it asked for memory */
     tick(f);
     assert_int_equal(metric(f, "master_promotion_expired_total"), 1);
+    assert_int_equal(metric(f, "master_promotion_in_flight"), 0);
     assert_int_equal(start_as(f, client_a, "k", SIZE), MC_OBJECT_NO_REPLICATION_TASK);
     assert_int_equal(ping(f, client_a), MC_CLIENT_OK);
     assert_int_equal(get(f, "k"), 0);
@@ -152,6 +166,7 @@ static void test_a_silent_client_is_given_up(void **state) {
     assert_int_equal(start_as(f, client_a, "k", SIZE), 0);
     tick_for_ms(f, 1500); /* and after it */
     assert_int_equal(metric(f, "master_promotion_expired_total"), 2);
+    assert_int_equal(metric(f, "master_promotion_in_flight"), 0);
     assert_int_equal(notify_as(f, client_a, true), MC_OBJECT_NO_REPLICATION_TASK);
     assert_int_equal(in_memory(f), 0);
     tick_for_ms(f, 2500);
@@ -169,6 +184,8 @@ static void test_removing_cancels_it(void **state) {
     assert_int_equal(remove_key(f, "k", true), 0);
     assert_int_equal(notify_as(f, client_a, true), MC_OBJECT_NOT_FOUND);
     assert_int_equal(metric(f, "master_promotion_cancelled_total"), 1);
+    assert_int_equal(metric(f, "master_promotion_in_flight"), 0);
+    assert_int_equal(metric(f, "file_cache_nums_"), 0);
     assert_int_equal(key_count(f), 0);
     tick_for_ms(f, 1500); /* not before nobody can be writing there */
     assert_int_equal(used_bytes(f), 0);
