@@ -29,11 +29,15 @@ from typing import Any, Optional
 import msgspec
 import zmq
 import zmq.asyncio
-from vllm.distributed.kv_transfer.kv_connector.v1 import base
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import SupportsHMA
+except ImportError:
+    SupportsHMA = object
 try:
     from vllm.utils.network_utils import get_ip, make_zmq_path
 except ImportError:
@@ -52,7 +56,7 @@ PROTOCOL = os.environ.get("VLLM_MOONCAKE_PROTOCOL", "rdma")
 # it or not at all. The write itself has the Transfer Engine's limit (MC_TRANSFER_TIMEOUT, 30 s).
 ANSWER_TIMEOUT = 60
 
-CAN_REPORT_LOSSES = hasattr(base.KVConnectorBase_V1, "get_block_ids_with_load_errors")
+CAN_REPORT_LOSSES = hasattr(KVConnectorBase_V1, "get_block_ids_with_load_errors")
 
 logger = init_logger(__name__)
 
@@ -75,7 +79,7 @@ class RecvReqMeta:
     remote_request_id: Optional[str] = None
 
 
-class MooncakeConnectorMetadata(base.KVConnectorMetadata):
+class MooncakeConnectorMetadata(KVConnectorMetadata):
     """From the scheduler to the workers, each step. A request to send has no blocks yet while it is computed; one to forget will
     never have any."""
 
@@ -115,11 +119,11 @@ def group_concurrent_contiguous(src_indices: Sequence[int],
     return sources, targets
 
 
-class MooncakeConnector(base.KVConnectorBase_V1, getattr(base, "SupportsHMA", object)):
-    def __init__(self, vllm_config: Any, role: base.KVConnectorRole, kv_cache_config: Any = None) -> None:
+class MooncakeConnector(KVConnectorBase_V1, SupportsHMA):
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None) -> None:
         super().__init__(vllm_config, role, *([] if kv_cache_config is None else [kv_cache_config]))
         self.engine_id: str = vllm_config.kv_transfer_config.engine_id
-        scheduling = role == base.KVConnectorRole.SCHEDULER
+        scheduling = role == KVConnectorRole.SCHEDULER
         self.connector_scheduler = MooncakeConnectorScheduler(vllm_config, self.engine_id) if scheduling else None
         self.connector_worker = None if scheduling else MooncakeConnectorWorker(vllm_config, self.engine_id)
 

@@ -14,7 +14,8 @@ import peers as interop  # noqa: E402
 
 MODULES = ["async_store", "buffer_pool", "cli", "cli_bench", "cli_client", "fabric_allocator_utils", "http_metadata_server",
            "mooncake_config", "mooncake_store_service", "transfer_engine_topology_dump", "structured_object_store", "shared_segment",
-           "_fast_copy", "engine", "store"]
+           "_fast_copy", "engine", "store", "dataproto_catalog", "reshard", "reshard.contracts", "reshard.geometry", "reshard.weight",
+           "reshard.weight.manifest", "reshard.weight.planner"]
 # What of upstream's is not ours to have, and why.
 ELSEWHERE = {
     "shared_segment.SharedSegment()": "create_shared_segment() makes it",
@@ -23,8 +24,8 @@ ELSEWHERE = {
         "sanitize_tent_conf_for_discover")},
 }
 # Modules of upstream's package that ours has not: docs/compatibility.md says why.
-ABSENT = {"_fast_copy.c", "dataproto_catalog", "ep", "pg", "mooncake_ep_buffer", "mooncake_elastic_buffer", "mooncake_connector_v1",
-          "vllm_v1_proxy_server", "mooncake_ssd_register", "mooncake_ssd_unregister", "spdk_tgt_create", "reshard"}
+ABSENT = {"_fast_copy.c", "ep", "pg", "mooncake_ep_buffer", "mooncake_elastic_buffer", "mooncake_ssd_register",
+          "mooncake_ssd_unregister", "spdk_tgt_create"}
 LIST = """
 import enum, importlib, inspect, json, sys
 def shape(function):

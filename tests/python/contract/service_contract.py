@@ -1,5 +1,6 @@
 """The modules around the store: configuration, HTTP metadata server, REST service. The last two run as their commands do."""
 import contextlib
+import http.server
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.error
@@ -253,3 +255,72 @@ class Rest(unittest.TestCase):
         for grace in (-1, 3601, "1", True):
             self.assertEqual(self.call("POST", "/api/unmount_local_disk", {"grace_period_seconds": grace})[0], 400)
         self.assertEqual(self.call("POST", "/api/unmount_local_disk", {}), (200, {"status": "success"}))
+
+class Engines(http.server.BaseHTTPRequestHandler):
+    """Stands in for a prefill and a decode engine: says on the former where blocks are, and on the latter what it was told."""
+
+    seen, refuse = [], 0
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.seen.append((self.server.name, self.path, body, dict(self.headers)))
+        if self.refuse:
+            self.send_response(self.refuse)
+            self.end_headers()
+            self.wfile.write(b"no")
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream" if body.get("stream") else "application/json")
+        self.end_headers()
+        if self.server.name.startswith("prefill"):
+            self.wfile.write(json.dumps({"kv_transfer_params": {"remote_host": self.server.name}}).encode())
+        else:
+            for piece in range(3):
+                self.wfile.write(f"data: {piece} of {self.server.name}\n\n".encode())
+                self.wfile.flush()
+
+    def log_message(self, *_):
+        pass
+
+
+class Proxy(unittest.TestCase):
+    def engine(self, name):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engines)
+        server.name = name
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return str(server.server_port)
+
+    @ours_only("upstream's proxy needs fastapi, httpx and uvicorn; it answers 500 to whatever goes wrong")
+    def test_a_prefill_and_a_decode_engine_answer_a_request(self):
+        Engines.seen, Engines.refuse = [], 0
+        prefills, decodes = ([self.engine(f"{kind}{i}") for i in range(2)] for kind in ("prefill", "decode"))
+        argv = ["--prefiller-hosts", *["127.0.0.1"] * 2, "--prefiller-ports", *prefills, "--decoder-hosts", *["127.0.0.1"] * 2,
+                "--decoder-ports", *decodes]
+        with command("vllm_v1_proxy_server", *argv) as url:
+            self.assertEqual(json.loads(ask("GET", f"{url}/healthcheck")[1]),
+                             {"status": "ok", "prefill_instances": 2, "decode_instances": 2})
+            for turn in range(3):
+                sent = {"model": "m", "prompt": "x", "max_tokens": 9, "min_tokens": 5, "max_completion_tokens": 9, "stream": True,
+                        "stream_options": {"include_usage": True}}
+                path = "/v1/chat/completions" if turn else "/v1/completions"
+                status, body = ask("POST", url + path, json.dumps(sent).encode())
+                self.assertEqual((status, body.decode()),
+                                 (200, "".join(f"data: {piece} of decode{turn % 2}\n\n" for piece in range(3))))
+                (first, there, asked, headers), (second, _, told, more) = Engines.seen[-2:]
+                self.assertEqual((first, second, there), (f"prefill{turn % 2}", f"decode{turn % 2}", path))
+                self.assertEqual((asked["stream"], asked["max_tokens"], asked["max_completion_tokens"], asked["min_tokens"]),
+                                 (False, 1, 1, 1))
+                self.assertTrue(asked["kv_transfer_params"]["do_remote_decode"])
+                self.assertNotIn("stream_options", asked)
+                self.assertEqual(told, {**sent, "kv_transfer_params": {"remote_host": first}})
+                self.assertEqual(headers["X-Request-Id"], more["X-Request-Id"])
+            for wrong in (b"", b"[]", b"{"):
+                self.assertEqual(ask("POST", f"{url}/v1/completions", wrong)[0], 400)
+            Engines.refuse = 429
+            self.assertEqual(ask("POST", f"{url}/v1/completions", b"{}"), (429, b"no"))
+        with command("vllm_v1_proxy_server", "--prefiller-host", "127.0.0.1", "--prefiller-port", str(free_port())) as url:
+            status, body = ask("POST", f"{url}/v1/completions", b"{}")
+            self.assertEqual(status, 502)
+            self.assertIn("cannot be reached", json.loads(body)["error"])
