@@ -5,6 +5,7 @@ attention backends and what describes them are stand-ins.
 With MC_UPSTREAM_CONNECTOR (the file of upstream's wheel, which wants vLLM 0.10 to 0.12), it takes the place of ours on either side.
 """
 import importlib.util
+import inspect
 import logging
 import os
 import socket
@@ -92,8 +93,11 @@ class Engine:
             parallel_config=types.SimpleNamespace(data_parallel_rank=0, tensor_parallel_size=1),
             cache_config=types.SimpleNamespace(block_size=TOKENS, cache_dtype="auto"),
             model_config=types.SimpleNamespace(use_mla=False, dtype=torch.bfloat16, get_head_size=lambda: SIZE))
-        self.scheduler = module.MooncakeConnector(self.config, base.KVConnectorRole.SCHEDULER)
-        self.worker = module.MooncakeConnector(self.config, base.KVConnectorRole.WORKER)
+        # Newer releases pass the configuration of the cache.
+        wanted = inspect.signature(base.KVConnectorBase_V1.__init__).parameters.get("kv_cache_config")
+        more = [types.SimpleNamespace()] if wanted is not None and wanted.default is wanted.empty else []
+        self.scheduler = module.MooncakeConnector(self.config, base.KVConnectorRole.SCHEDULER, *more)
+        self.worker = module.MooncakeConnector(self.config, base.KVConnectorRole.WORKER, *more)
         count = BLOCKS * 2 * TOKENS * HEADS * SIZE * 2
         self.cache = {name: (torch.zeros(count, dtype=torch.uint8) if fill is None else stand_ins.random_bytes(torch, count, fill + i))
                       .view(torch.bfloat16).view(Backend.get_kv_cache_shape(BLOCKS, TOKENS, HEADS, SIZE))
