@@ -196,6 +196,9 @@ enum mc_status mc_ops_mount(struct mc_ops *ops, struct mc_ops_node *node,
         ops->port->ops->sleep_until(ops->port, mc_ops_now(ops) + (MOUNT_PAUSE_NS << attempt));
         status = settle(ops, node, call, segment, 1, false);
     }
+    if (status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT) {
+        remember_ghost(ops, node, segment->id); /* given up here, it may be carried out yet */
+    }
     mc_ops_end(ops, call);
     return status;
 }

@@ -5,6 +5,11 @@
  * pages are asked for by their size (MC_STORE_USE_HUGEPAGE); they come from the pool that the
  * administrator reserved, whole and at once: mapping the file reserves them, so a page fault later
  * cannot find the pool empty. When it has too few, ordinary pages serve, and the log says so.
+ *
+ * Each mapping is asked for at an address of its own. Left to itself the kernel gives out again
+ * what was just freed, and peers know a segment by its engine's name and its address: a store that
+ * is closed and opened under the same name would have to wait, before it can be filled, until
+ * nobody reads the old bytes there any more.
  */
 #include "te/pages.h"
 
@@ -20,8 +25,18 @@
 #define MFD_HUGE_SHIFT 26
 #endif
 
+#define ADDRESS_ALIGN (UINT64_C(2) << 20)
+
 static size_t ordinary_page(void) {
     return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A wish, from the middle of a 47-bit address space; the kernel passes over one that cannot be. */
+static void *some_address(void) {
+    struct mc_rng rng;
+    mc_rng_seed_system(&rng);
+    uint64_t low = 1ull << 45, high = 1ull << 46;
+    return (void *)(uintptr_t)((low + mc_rng_below(&rng, high - low)) & ~(ADDRESS_ALIGN - 1));
 }
 
 /* NULL, or the system call that failed; errno says why. */
@@ -37,7 +52,8 @@ static const char *map(size_t length, size_t page_bytes, unsigned flags, struct 
         failed = "ftruncate";
     } else if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         failed = "fcntl";
-    } else if ((ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED) {
+    } else if ((ptr = mmap(some_address(), bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) ==
+               MAP_FAILED) {
         failed = "mmap";
     } else {
         *out = (struct mc_pages){ptr, bytes, page_bytes, fd};

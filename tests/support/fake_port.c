@@ -281,6 +281,7 @@ static void handle_node(struct fake_port *fake, enum mc_master_rpc rpc, const vo
     }
     case MC_RPC_UnmountSegment:
         fake->unmounts++;
+        fake->unmounted = ((const struct mw_a_unmount *)args)->segment;
         break;
     case MC_RPC_QuerySegmentStatusById:
         *(struct mw_e_i32 *)ret = (struct mw_e_i32){

@@ -47,6 +47,7 @@ struct fake_port {
     int32_t segment_status;    /* what it says of a segment that it knows */
     struct mw_segment mounted; /* the last mount; strings are not kept */
     unsigned mounts, unmounts;
+    struct mc_uuid unmounted; /* the last */
 
     /* faults: each RPC of kind lose_rpc is lost `lose_count` times in the way of lose_how */
     enum mc_master_rpc lose_rpc;

@@ -122,6 +122,13 @@ static void test_ghost_of_an_unanswered_mount_is_unmounted(void **state) {
     assert_int_equal(fake->unmounts, 2);
 }
 
+static void lose_queries(struct fake_port *f, enum mc_master_rpc rpc) {
+    if (rpc == MC_RPC_QuerySegmentStatusById) {
+        f->lose_rpc = rpc;
+        f->lose_count = 1;
+    }
+}
+
 /* It may have been carried out by a master that has restarted since and gave parts of it away. */
 static void test_unanswered_mount_is_not_repeated_with_the_same_memory(void **state) {
     fake->knows_segment = false;
@@ -134,6 +141,23 @@ static void test_unanswered_mount_is_not_repeated_with_the_same_memory(void **st
     assert_true(node.segments[0].confirmed);
     assert_ok(mc_ops_heartbeat(ops, &node));
     assert_int_equal(fake->unmounts, 1); /* should it still arrive */
+}
+
+/* The caller takes the memory back. Other segments keep the client alive for the master, so that
+ * nothing but this client would ever take the late one away. */
+static void test_mount_that_was_given_up_is_unmounted_if_it_comes_late(void **state) {
+    assert_ok(mc_ops_mount(ops, &node, &node.segments[0]));
+    struct mc_ops_segment second = {.id = {5, 6}, .base = 0x9000000, .size = 1 << 20};
+    fake->lose_rpc = MC_RPC_MountSegment;
+    fake->lose_how = FAKE_LOSE_REQUEST;
+    fake->lose_count = 1;
+    fake->before_rpc = lose_queries;
+    assert_int_equal(mc_ops_mount(ops, &node, &second), MC_RPC_TIMEOUT);
+    fake->before_rpc = NULL;
+    fake->lose_count = 0;
+    assert_ok(mc_ops_heartbeat(ops, &node));
+    assert_int_equal(fake->unmounts, 1);
+    assert_true(mc_uuid_eq(fake->unmounted, second.id));
 }
 
 static void test_mount_whose_answer_is_lost_stays(void **state) {
@@ -209,6 +233,7 @@ int main(void) {
         T(test_segment_that_is_taken_down_is_replaced),
         T(test_ghost_of_an_unanswered_mount_is_unmounted),
         T(test_unanswered_mount_is_not_repeated_with_the_same_memory),
+        T(test_mount_that_was_given_up_is_unmounted_if_it_comes_late),
         T(test_mount_whose_answer_is_lost_stays),
         T(test_unconfirmed_segment_is_asked_for),
         T(test_content_master_is_asked_while_a_mount_may_be_late),

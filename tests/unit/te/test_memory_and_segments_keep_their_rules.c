@@ -83,6 +83,22 @@ static void allocated_memory_is_zero_aligned_and_freed_as_such(void **state) {
     mc_engine_destroy(e);
 }
 
+/* A peer that still knows the old one must not find the new one there. */
+static void memory_comes_at_addresses_that_were_not_used_before(void **state) {
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it chooses addresses itself */
+#endif
+    struct mc_engine *e = engine();
+    void *before = NULL, *again = NULL;
+    for (unsigned i = 0; i < 3; i++) {
+        assert_ok(mc_memory_alloc(e, 1 << 20, "*", &again));
+        assert_ptr_not_equal(again, before);
+        before = again;
+        assert_ok(mc_memory_free(e, again));
+    }
+    mc_engine_destroy(e);
+}
+
 struct unregister_work {
     struct mc_engine *engine;
     void *addr;
@@ -352,6 +368,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranges_are_disjoint_and_do_not_wrap),
         cmocka_unit_test(allocated_memory_is_zero_aligned_and_freed_as_such),
+        cmocka_unit_test(memory_comes_at_addresses_that_were_not_used_before),
         cmocka_unit_test(unregistering_waits_for_users),
         cmocka_unit_test(segments_are_opened_closed_and_found_again),
         cmocka_unit_test(memory_registered_after_opening_is_found),
