@@ -314,8 +314,10 @@ MC_MUST_USE enum mc_status mc_store_clear_replicas(struct mc_store *s, const cha
 
 /* A read-only view of an object that lives in memory of this host, without a copy. The view holds
  * the object's lease (renewed until released); when the lease is lost mc_store_view_valid() says
- * so, and bytes read since the last valid answer must be thrown away. Of an object that is on disk
- * only the view is a copy in this process, valid until it is released.
+ * so, and bytes read since the last valid answer must be thrown away. A view of a copy in the hot
+ * cache shows the object as it was when the view was opened, and is valid until it is released,
+ * whatever becomes of the object and of the cache's room; so is one of an object that is on disk
+ * only, which is a copy of its own.
  * MC_REPLICA_NOT_IN_LOCAL_MEMORY when no replica can be mapped; MC_CHECKSUM_MISMATCH, when
  * checksums are on; MC_ERR_NO_MEMORY. */
 struct mc_store_view {

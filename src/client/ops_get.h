@@ -83,6 +83,15 @@ bool mc_get_is_checked(const struct mc_get_chunk *chunk, const struct mc_get_key
 /* Whether that checksum says so. */
 bool mc_get_is_damaged(const struct mc_get_chunk *chunk, const struct mc_get_key *key);
 
+/* The master's answer about a key, in whichever words. */
+struct mc_get_answer {
+    enum mc_status status;
+    struct mw_replica_list list;
+    uint64_t striped_bytes, version;
+    unsigned stripes;
+    uint64_t asked_ns, answered_ns;
+};
+
 /* ops_get_hot.c: this client's copies of remote objects; without a cache no effect. The key was
  * looked up; it is done when there is a copy of the very version. */
 void mc_get_from_hot(struct mc_get_chunk *chunk, struct mc_get_key *key);
@@ -95,14 +104,6 @@ bool mc_get_uses_hot(struct mc_ops *ops);
 /* Asks for the keys at index[0..n); mc_get_answer_at() reads the answers. */
 MC_MUST_USE enum mc_status mc_get_request(struct mc_get_chunk *chunk, const uint32_t *index,
                                           size_t n, struct mc_vec *answers);
-/* The master's answer about a key, in whichever words. */
-struct mc_get_answer {
-    enum mc_status status;
-    struct mw_replica_list list;
-    uint64_t striped_bytes, version;
-    unsigned stripes;
-    uint64_t asked_ns, answered_ns;
-};
 /* The answer to request number i. */
 struct mc_get_answer mc_get_answer_at(const struct mc_get_chunk *chunk,
                                       const struct mc_vec *answers, size_t i, uint64_t answered_ns);

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
+#include "client/checksum.h"
 #include "client/hot_cache.h"
 #include "te/device.h"
 
@@ -55,6 +56,37 @@ void mc_get_from_hot(struct mc_get_chunk *chunk, struct mc_get_key *key) {
     } else if (copied) {
         mc_get_finish(key, MC_OK);
     }
+}
+
+/* The copy's bytes are the object's, as far as somebody can say. */
+static bool intact(struct mc_ops *ops, struct mc_str key, const struct mw_opt_u64 *checksum,
+                   const void *bytes, uint64_t length) {
+    struct mc_slice slice = {(void *)(uintptr_t)bytes, length}; /* only read */
+    if (!ops->checksum || !checksum->has ||
+        mc_checksum_slices(&slice, 1, length) == checksum->value) {
+        return true;
+    }
+    mc_metric_add(&ops->counters.checksum_mismatches, 1);
+    mc_error("a copy in this process has other bytes than its object: key=%.*s", (int)key.len,
+             key.ptr);
+    return false;
+}
+
+bool mc_ops_view_hot(struct mc_ops *ops, struct mc_str key, uint64_t version,
+                     const struct mw_opt_u64 *checksum, struct mc_ops_view *view) {
+    const uint8_t *bytes;
+    uint64_t length;
+    struct mc_hot_entry *entry = mc_hot_get(ops->hot, key, version, &bytes, &length);
+    if (entry == NULL) {
+        return false;
+    }
+    if (!intact(ops, key, checksum, bytes, length)) {
+        mc_hot_put(ops->hot, entry);
+        mc_hot_drop(ops->hot, key, version);
+        return false;
+    }
+    mc_ops_view_of_hot(ops, entry, bytes, length, view);
+    return true;
 }
 
 static bool is_remote(struct mc_ops *ops, const struct mw_replica *replica) {

@@ -74,6 +74,8 @@ bool mc_ops_master_is_ours(struct mc_ops *ops);
 void mc_ops_master_refused(struct mc_ops *ops, const char *what);
 void mc_ops_master_may_be_new(struct mc_ops *ops);
 
+struct mc_hot_entry;
+
 struct mc_ops_call *mc_ops_begin(struct mc_ops *ops);
 void mc_ops_end(struct mc_ops *ops, struct mc_ops_call *call);
 
@@ -157,6 +159,13 @@ MC_MUST_USE enum mc_status mc_ops_file_write(struct mc_ops *ops, struct mc_str p
                                              uint64_t length);
 void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read);
 
+/* ops_get_hot.c: a view of the copy of this version; false when there is none. With a cache only.
+ */
+bool mc_ops_view_hot(struct mc_ops *ops, struct mc_str key, uint64_t version,
+                     const struct mw_opt_u64 *checksum, struct mc_ops_view *view);
+/* ops_view.c: a view that holds an entry of the hot cache. */
+void mc_ops_view_of_hot(struct mc_ops *ops, struct mc_hot_entry *entry, const void *bytes,
+                        uint64_t length, struct mc_ops_view *view);
 /* At the end of the ops: gives back views that the application forgot. */
 void mc_ops_view_release_all(struct mc_ops *ops);
 void mc_ops_sessions_destroy(struct mc_ops *ops);

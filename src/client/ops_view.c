@@ -7,7 +7,8 @@
  * been somebody else's.
  *
  * An object that is on disk only has nothing that could be mapped: its view holds a copy, which no
- * lease bounds.
+ * lease bounds. So is that of an object with a copy in the hot cache: the copy itself, which stays
+ * what the object was when the view was opened.
  */
 #include "client/ops_internal.h"
 
@@ -15,6 +16,7 @@
 
 #include "base/log.h"
 #include "client/checksum.h"
+#include "client/hot_cache.h"
 
 #define RENEW_TIMEOUT_NS (3 * MC_SEC) /* the pings that follow must not be late */
 /* At least, between two renewals: a tiny lease must not become a busy loop. */
@@ -27,6 +29,7 @@ struct mc_view_record {
     struct mc_str endpoint;
     const void *data;
     void *copy; /* not NULL: the data, of an object that was on disk only; the rest is unused */
+    struct mc_hot_entry *hot; /* or the same of an entry of the cache */
     uint64_t replica_id;
     uint64_t address;
     uint64_t size;
@@ -52,7 +55,9 @@ static struct mc_view_record *record_create(struct mc_ops *ops, struct mc_str ke
 
 static void record_destroy(struct mc_view_record *record) {
     struct mc_port *port = record->ops->port;
-    if (record->copy == NULL) {
+    if (record->hot != NULL) {
+        mc_hot_put(record->ops->hot, record->hot);
+    } else if (record->copy == NULL) {
         port->ops->unmap(port, record->endpoint, record->data);
     }
     free(record->copy);
@@ -145,6 +150,26 @@ static bool on_disk_only(const struct mc_ops *ops, const struct mw_replica_list 
     return on_disk;
 }
 
+/* A view of bytes that no lease bounds; who they are of is the caller's to write down. */
+static struct mc_view_record *show(struct mc_ops *ops, const void *bytes, uint64_t length,
+                                   struct mc_ops_view *view) {
+    struct mc_view_record *record = mc_zalloc(sizeof(*record));
+    record->ops = ops;
+    record->data = bytes;
+    record->renew_at_ns = MC_NO_DEADLINE;
+    atomic_store_explicit(&record->lease_end_ns, MC_NO_DEADLINE, memory_order_relaxed);
+    record->owners = 1;
+    *view = (struct mc_ops_view){
+        .data = bytes, .length = length, .renew_at_ns = MC_NO_DEADLINE, .record = record};
+    keep(ops, record);
+    return record;
+}
+
+void mc_ops_view_of_hot(struct mc_ops *ops, struct mc_hot_entry *entry, const void *bytes,
+                        uint64_t length, struct mc_ops_view *view) {
+    show(ops, bytes, length, view)->hot = entry;
+}
+
 static void *make_copy(void *ctx, size_t length) {
     void **copy = ctx;
     free(*copy);
@@ -164,38 +189,59 @@ static enum mc_status view_copy(struct mc_ops *ops, struct mc_str key, struct mc
         free(name);
         return status;
     }
-    struct mc_view_record *record = mc_zalloc(sizeof(*record));
-    record->ops = ops;
-    record->key = (struct mc_str){name, key.len};
-    record->data = record->copy = copy;
-    record->renew_at_ns = MC_NO_DEADLINE;
-    atomic_store_explicit(&record->lease_end_ns, MC_NO_DEADLINE, memory_order_relaxed);
-    record->owners = 1;
-    *view = (struct mc_ops_view){
-        .data = copy, .length = item.length, .renew_at_ns = MC_NO_DEADLINE, .record = record};
-    keep(ops, record);
+    free(name);
+    show(ops, copy, item.length, view)->copy = copy;
     return MC_OK;
 }
 
-static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
-                                struct mc_ops_view *view) {
+/* The master's answer; *done when the view is a copy of the cache already. */
+static enum mc_status ask(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
+                          uint64_t deadline_ns, struct mw_replica_list *list,
+                          struct mc_ops_view *view, bool *done) {
     struct mw_a_key args = {.key = key, .tenant = ops->tenant};
     struct mw_e_list answer;
-    uint64_t deadline_ns = mc_ops_deadline(ops);
+    *done = false;
+    if (ops->hot != NULL && mc_ops_master_is_ours(ops)) {
+        struct mc_vec answers;
+        enum mc_status status = mc_ops_get_objects(ops, call, &key, 1, deadline_ns, &answers);
+        const struct mw_e_object *object = answers.items;
+        if (status == MC_OK) {
+            MC_TRY(mc_ops_status(object->error));
+            *list = object->value.list;
+            *done = mc_ops_view_hot(ops, key, object->value.version, &list->checksum, view);
+            return *done || object->value.stripes <= 1 ? MC_OK : MC_REPLICA_NOT_IN_LOCAL_MEMORY;
+        }
+        if (status != MC_NOT_SUPPORTED) {
+            return status;
+        }
+        mc_ops_master_refused(ops, "the hot cache is off, as no versions are told");
+    }
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, deadline_ns,
                       MC_OPS_IDEMPOTENT));
     if (answer.error == MC_NOT_SUPPORTED) {
         return MC_REPLICA_NOT_IN_LOCAL_MEMORY; /* striped: it is nowhere in one piece */
     }
-    MC_TRY(mc_ops_status(answer.error));
-    if (on_disk_only(ops, &answer.value)) {
+    *list = answer.value;
+    return mc_ops_status(answer.error);
+}
+
+static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
+                                struct mc_ops_view *view) {
+    uint64_t deadline_ns = mc_ops_deadline(ops);
+    struct mw_replica_list list;
+    bool done;
+    MC_TRY(ask(ops, call, key, deadline_ns, &list, view, &done));
+    if (done) {
+        return MC_OK;
+    }
+    if (on_disk_only(ops, &list)) {
         return view_copy(ops, key, view);
     }
     const void *data = NULL;
     const struct mw_replica *replica = NULL;
-    MC_TRY(map_nearest(ops, key, &answer.value, deadline_ns, &replica, &data));
+    MC_TRY(map_nearest(ops, key, &list, deadline_ns, &replica, &data));
     struct mc_view_record *record = record_create(ops, key, replica, data);
-    set_lease(record, call->asked_ns, answer.value.lease_ttl_ms);
+    set_lease(record, call->asked_ns, list.lease_ttl_ms);
     if (!mc_ops_view_valid(record)) {
         record_destroy(record);
         return MC_LEASE_EXPIRED;

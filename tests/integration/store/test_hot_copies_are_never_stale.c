@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "client/node.h"
 #include "support/cluster.h"
 
 #define SIZE    (300u << 10)
@@ -118,6 +119,77 @@ static void test_no_change_is_missed(void **state) {
     assert_true(counter("mooncake_client_hot_cache_evictions") > 0);
 }
 
+/* The copy itself, and no byte is moved; it stays what it was, whatever becomes of the object and
+ * of the cache's room, until it is given back. Nothing else of a remote object can be mapped. */
+static void test_a_view_is_of_the_copy(void **state) {
+    struct mc_store_view view, again;
+    uint8_t byte;
+    size_t length;
+    write_value("v", SIZE, 7);
+    read_value("v", SIZE, 7);
+    assert_int_equal(mc_store_view(reader, "v", &view), MC_REPLICA_NOT_IN_LOCAL_MEMORY);
+    read_value("v", SIZE, 7);
+    uint64_t hits = counter("mooncake_client_hot_cache_hits");
+    assert_ok(mc_store_view(reader, "v", &view));
+    assert_ok(mc_store_view(reader, "v", &again));
+    assert_int_equal(counter("mooncake_client_hot_cache_hits"), hits + 2);
+    assert_ptr_equal(view.data, again.data);
+    mc_store_view_release(reader, &again);
+    write_value("v", SIZE, 8);
+    assert_int_equal(mc_store_view(reader, "v", &again), MC_REPLICA_NOT_IN_LOCAL_MEMORY);
+    assert_ok(mc_store_remove(writer, "v", true));
+    assert_int_equal(mc_store_get(reader, "v", &byte, 1, &length), MC_OBJECT_NOT_FOUND);
+    assert_int_equal(mc_store_view(reader, "v", &again), MC_OBJECT_NOT_FOUND);
+    for (unsigned i = 0; i < 20; i++) { /* others take its room */
+        char key[16];
+        snprintf(key, sizeof(key), "more-%u", i);
+        write_value(key, SIZE, i);
+        read_value(key, SIZE, i);
+        read_value(key, SIZE, i);
+    }
+    assert_true(mc_store_view_valid(&view));
+    assert_int_equal(view.length, SIZE);
+    mc_test_verify(view.data, SIZE, 7);
+    mc_store_view_release(reader, &view);
+}
+
+/* What one dummy client of a node has read often is there for the others. */
+static void test_dummies_share_their_nodes_copies(void **state) {
+    char address[32], here[32];
+    struct mc_node_options options = {.host = "127.0.0.1", .serve = true};
+    struct mc_node *own;
+    struct mc_store *dummies[2], *mine = reader;
+    mc_store_options_init(&options.store);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", mc_master_service_rpc_port(master));
+    options.store.master = address;
+    options.store.local_hostname = "127.0.0.1";
+    options.store.disable_shm = true;
+    options.store.hot_cache_bytes = 4u << 20;
+    assert_ok(mc_node_start(&options, &own));
+    struct mc_store_options dummy;
+    mc_store_options_init(&dummy);
+    snprintf(here, sizeof(here), "127.0.0.1:%u", mc_node_port(own));
+    dummy.real_client = here;
+    dummy.local_buffer_bytes = 1u << 20;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_ok(mc_store_open(&dummy, &dummies[i]));
+    }
+    write_value("shared", SIZE, 5);
+    for (unsigned i = 0; i < 4; i++) {
+        reader = dummies[i % 2];
+        read_value("shared", SIZE, 5);
+    }
+    write_value("shared", SIZE, 6); /* by somebody else */
+    read_value("shared", SIZE, 6);
+    reader = mc_node_store(own);
+    assert_int_equal(counter("mooncake_client_hot_cache_fills"), 2);
+    assert_int_equal(counter("mooncake_client_hot_cache_hits"), 2);
+    reader = mine;
+    mc_store_close(dummies[0]);
+    mc_store_close(dummies[1]);
+    mc_node_stop(own);
+}
+
 /* A value says in its first eight bytes with which seed the rest was made. */
 static _Atomic uint64_t acknowledged;
 static _Atomic bool over;
@@ -172,6 +244,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_read_again_is_read_here),
         cmocka_unit_test(test_no_change_is_missed),
+        cmocka_unit_test(test_a_view_is_of_the_copy),
+        cmocka_unit_test(test_dummies_share_their_nodes_copies),
         cmocka_unit_test(test_many_readers_and_a_writer),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
