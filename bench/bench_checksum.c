@@ -4,7 +4,8 @@
  *
  * Master and node are one other process; the two clients are this one. A figure is the median over
  * the turns, the ratio the median of each turn's own, so that neighbours on the machine disturb
- * both sides alike. Every value read is compared once, outside of the measured time.
+ * both sides alike; the client's processor time a byte is printed beside it. Every value read is
+ * compared once, outside of the measured time.
  *
  * Usage: bench_checksum [turns, default 9]
  */
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/checksum.h"
@@ -82,25 +84,38 @@ static double median(double *values, unsigned count) {
 
 /* ---- the sum alone ---- */
 
-static void measure_sum(void) {
+/* Of this process: what others take of the machine does not count. */
+static uint64_t cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * MC_SEC + (uint64_t)t.tv_nsec;
+}
+
+/* `step` bytes again and again: those of a cache, or of memory. */
+static void measure_sum(size_t step, const char *where) {
     size_t bytes = 64u << 20;
     uint8_t *a = mc_alloc(bytes), *b = mc_alloc(bytes);
     memset(a, 1, bytes);
     memset(b, 2, bytes);
     double sum[9], copy[9];
-    struct mc_slice slice = {a, bytes};
     uint64_t use = 0;
     for (unsigned i = 0; i < MC_ARRAY_LEN(sum); i++) {
-        uint64_t t0 = now_ns();
-        use += mc_checksum_slices(&slice, 1, bytes);
-        uint64_t t1 = now_ns();
-        memcpy(b, a, bytes);
-        uint64_t t2 = now_ns();
+        uint64_t t0 = cpu_ns();
+        for (size_t done = 0; done < bytes; done += step) {
+            struct mc_slice slice = {a + (step < bytes ? 0 : done), step};
+            use += mc_checksum_slices(&slice, 1, step);
+        }
+        uint64_t t1 = cpu_ns();
+        for (size_t done = 0; done < bytes; done += step) {
+            memcpy(b, a, step);
+            __asm__ volatile("" ::: "memory");
+        }
+        uint64_t t2 = cpu_ns();
         sum[i] = (double)bytes / (double)(t1 - t0);
         copy[i] = (double)bytes / (double)(t2 - t1);
     }
-    printf("CRC-64 %.1f GB/s, memcpy %.1f GB/s (one core, 64 MiB; %u)\n",
-           median(sum, MC_ARRAY_LEN(sum)), median(copy, MC_ARRAY_LEN(copy)),
+    printf("CRC-64 %.1f GB/s, memcpy %.1f GB/s (%s, processor time of one thread; %u)\n",
+           median(sum, MC_ARRAY_LEN(sum)), median(copy, MC_ARRAY_LEN(copy)), where,
            (unsigned)(use & 1) + b[0]);
     free(a);
     free(b);
@@ -108,8 +123,9 @@ static void measure_sum(void) {
 
 /* ---- puts and gets ---- */
 
-static double turn(struct mc_store *s, bool put, uint8_t *buffer, size_t bytes) {
-    uint64_t begin = now_ns(), done = 0;
+/* GB/s; *cpu = processor nanoseconds a byte. */
+static double turn(struct mc_store *s, bool put, uint8_t *buffer, size_t bytes, double *cpu) {
+    uint64_t begin = now_ns(), used = cpu_ns(), done = 0;
     for (unsigned i = 0; now_ns() - begin < TURN_NS; i++, done += bytes) {
         char key[64];
         size_t length;
@@ -120,6 +136,7 @@ static double turn(struct mc_store *s, bool put, uint8_t *buffer, size_t bytes) 
             check(mc_store_get(s, key, buffer, bytes, &length), "get");
         }
     }
+    *cpu = (double)(cpu_ns() - used) / (double)done;
     return (double)done / (double)(now_ns() - begin);
 }
 
@@ -133,7 +150,7 @@ static void compare(const uint8_t *buffer, size_t bytes) {
 }
 
 static void measure(struct mc_store *const stores[2], size_t bytes, bool put, unsigned turns) {
-    double figures[2][TURNS_MAX], ratios[TURNS_MAX];
+    double figures[2][TURNS_MAX], ratios[TURNS_MAX], cpu[2][TURNS_MAX];
     uint8_t *buffer = mc_alloc(bytes);
     for (size_t i = 0; i < bytes; i++) {
         buffer[i] = (uint8_t)(i * 7 + bytes);
@@ -145,14 +162,15 @@ static void measure(struct mc_store *const stores[2], size_t bytes, bool put, un
     }
     for (unsigned t = 0; t < turns; t++) {
         for (unsigned side = 0; side < 2; side++) {
-            figures[side][t] = turn(stores[side], put, buffer, bytes);
+            figures[side][t] = turn(stores[side], put, buffer, bytes, &cpu[side][t]);
         }
         ratios[t] = figures[1][t] / figures[0][t];
     }
     compare(buffer, bytes);
-    printf("%-3s %8zu KiB: %6.2f GB/s without, %6.2f with: x%.3f\n", put ? "put" : "get",
-           bytes >> 10, median(figures[0], turns), median(figures[1], turns),
-           median(ratios, turns));
+    printf("%-3s %8zu KiB: %6.2f GB/s without, %6.2f with: x%.3f; of the client's processor "
+           "time %.3f ns a byte without, %.3f with\n",
+           put ? "put" : "get", bytes >> 10, median(figures[0], turns), median(figures[1], turns),
+           median(ratios, turns), median(cpu[0], turns), median(cpu[1], turns));
     fflush(stdout);
     free(buffer);
 }
@@ -174,7 +192,8 @@ int main(int argc, char **argv) {
     if (read(ends[0], &port, sizeof(port)) != sizeof(port)) {
         return 1;
     }
-    measure_sum();
+    measure_sum(32u << 10, "32 KiB in the cache");
+    measure_sum(64u << 20, "64 MiB of memory");
     struct mc_store *stores[2] = {open_store(port, 0, false), open_store(port, 0, true)};
     static const size_t sizes[] = {16u << 10, 128u << 10, 1u << 20, 8u << 20};
     for (unsigned put = 0; put < 2; put++) {

@@ -21,7 +21,7 @@ SMALL = {
     "bench_reactor": (["200"], rf"^(raw blocking sockets|reactor, \S+)\s+\d+ B\s+{NUMBER} us\s+{NUMBER} GB/s$", 6),
     "bench_wire_rpc": (["0.005"], rf"({NUMBER} M keys/s|{NUMBER} K calls/s|p50 {NUMBER} p99 {NUMBER} us)", 5),
     "bench_tcp": (["0.0005", "all"], rf"^(read|write)\s+\d+\s+\d+\s+\d+ \|\s+{NUMBER}\s+{NUMBER}\s+{NUMBER} \|", 20),
-    "bench_checksum": (["1"], rf"^(put|get)\s+\d+ KiB:\s+{NUMBER} GB/s without,\s+{NUMBER} with: x{NUMBER}$", 8),
+    "bench_checksum": (["1"], rf"^(put|get)\s+\d+ KiB:\s+{NUMBER} GB/s without,\s+{NUMBER} with: x{NUMBER}; ", 8),
     "bench_placement": (["20000"], rf"^\S+\s+\d+\s+\d+\s+\d+\s+\d+\s+x{NUMBER}\s+{NUMBER}$", 20),
     "bench_fabric": (["0.005"], rf"^(read|write)\s+\d+\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}$", 8),
     "bench_sched": (["--seconds=0.005", "--rounds=1"], NUMBER, 5),
