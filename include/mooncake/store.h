@@ -62,9 +62,9 @@ struct mc_store_options {
     const char *tenant;   /* default "default" */
     uint32_t timeout_ms;  /* of one operation; default 30000 (MC_RPC_TIMEOUT_MS) */
     /* Attach and verify checksums (CRC-64/ECMA-182, as upstream); default false
-     * (MOONCAKE_STORE_CHECKSUM): it takes a quarter of what TCP moves, see bench_checksum. Of
-     * objects that sessions did not write from end to end, each byte once, of parts of objects, and
-     * where the caller's memory is a device's there is none. */
+     * (MOONCAKE_STORE_CHECKSUM): beside TCP it takes half as much time of the processor again, see
+     * docs/client.md. Of objects that sessions did not write from end to end, each byte once, of
+     * parts of objects, and where the caller's memory is a device's there is none. */
     bool checksum;
     /* An object of at least so many bytes (and 32 MiB) is laid over several segments, so that all
      * of their nodes serve it and it may be larger than any of them; each of its replicas, and

@@ -228,6 +228,45 @@ static void test_batch_fails_key_by_key(void **state) {
     assert_null(fake_find(fake, "c"));
 }
 
+#define BATCH 40u
+static void node_zero_dies(struct fake_port *f) {
+    f->node_status[0] = MC_ERR_CLOSED;
+}
+
+/* In the middle of its one move: what node 0 did not give comes from the other replicas, what it
+ * gave is not read again, and what had no other replica fails alone. */
+static void test_a_batch_goes_on_when_a_node_dies_in_it(void **state) {
+    static uint8_t out[BATCH][1000];
+    static const size_t LONELY[] = {0}, OTHERS[] = {2, 1};
+    struct mc_slice slices[BATCH];
+    struct mc_store_item items[BATCH];
+    char keys[BATCH][16];
+    for (size_t i = 0; i < BATCH; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "k%zu", i);
+        mc_test_fill(value, 1000, i);
+        bool last = i == BATCH - 1;
+        fake_store(fake, keys[i], value, 1000,
+                   last         ? LONELY
+                   : i % 4 == 3 ? OTHERS
+                                : NODES,
+                   last ? 1 : 2);
+        slices[i] = (struct mc_slice){out[i], 1000};
+        items[i] = (struct mc_store_item){.key = keys[i], .slices = &slices[i], .slice_count = 1};
+    }
+    fake->distance[1] = fake->distance[2] = MC_DISTANCE_NETWORK;
+    fake->distance[0] = MC_DISTANCE_HOST; /* so it is asked for three in four */
+    fake->during_move = node_zero_dies;
+    assert_ok(mc_ops_get(ops, items, BATCH));
+    int64_t failovers = mc_metric_get(&mc_ops_counters(ops)->failovers);
+    assert_in_range(failovers, 2, 30);
+    assert_int_equal(fake->moves, BATCH + failovers - 1);
+    for (size_t i = 0; i + 1 < BATCH; i++) {
+        assert_ok(items[i].status);
+        mc_test_verify(out[i], 1000, i);
+    }
+    assert_int_equal(items[BATCH - 1].status, MC_TRANSFER_FAIL);
+}
+
 /* The second value counts, and its checksum with it. */
 static void test_upsert_that_names_a_key_twice(void **state) {
     uint8_t bytes[3][64];
@@ -414,6 +453,7 @@ int main(void) {
                                         teardown),
         T(test_many_keys_in_pieces),
         T(test_batch_fails_key_by_key),
+        T(test_a_batch_goes_on_when_a_node_dies_in_it),
         T(test_long_batch_renews),
         T(test_object_replaced_before_it_was_read),
         T(test_memory_is_made_when_the_size_is_known),
