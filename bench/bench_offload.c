@@ -1,15 +1,23 @@
 /*
  * What offloading costs those who put and get meanwhile: two clusters, each a master, a node and
- * this client, do the same work in turns; the node of the second one writes what it holds to an
+ * this client, do the same work in turns; the node of the second one writes all that is put to an
  * SSD. A node stands still while it is not its turn: what waits to be written is no burden of the
- * other. Printed are the medians of both, and of the ratios of each turn; and what was written, for
- * a client that puts and removes faster than the disk writes leaves it nothing to do.
+ * other.
+ *
+ * The work is paced, at a share of what the directory's disk is measured to take at the start, so
+ * that the disk keeps up and each object that is put is also written; a client that puts as fast as
+ * it can fills the memory and measures the disk. Nothing is removed: eviction takes the memory
+ * back. Each put is followed by a get of an object that was put some calls ago. Printed are, of the
+ * time inside the calls, the rate and the 50th and 99th percentile of both sides, the medians over
+ * the turns; the median of the ratios of each turn, beside whose goal (.9) they stand; what was put
+ * and what was written meanwhile; and the processor time that the node took for a byte.
  *
  * Usage: bench_offload DIRECTORY [--rounds R] [--milliseconds MS] [--size BYTES] [--batch N]
- *                                [--tcp 1] [--segment MIB]
+ *                                [--tcp 1] [--segment MIB] [--share PERCENT] [--rate MB_PER_S]
  *
- * Default 15 rounds of .3 s each, objects of 128 KiB, 16 in a call, through shared memory, nodes of
- * 3 GiB. The directory must exist; it takes up to 4 GiB, and is left empty.
+ * Default 10 rounds of 2 s each, objects of 128 KiB, 16 in a call, through shared memory, nodes of
+ * 1 GiB, 60 % of the disk's rate. The directory must exist; it takes up to 4 GiB, and is left
+ * empty.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -25,8 +33,12 @@
 #define BATCH_MAX  64u
 #define ROUNDS_MAX 99u
 
-static uint64_t rounds = 15, milliseconds = 300, size = 128 << 10, batch = 16, tcp,
-                segment = 3072; /* MiB */
+#define CALLS_MAX 65536u /* of one turn */
+#define PROBE     (256u << 20)
+
+static uint64_t rounds = 10, milliseconds = 2000, size = 128 << 10, batch = 16, tcp,
+                segment = 1024, /* MiB */
+    share = 60, rate;           /* MB/s; 0 = that share of what the disk takes */
 
 static void check(enum mc_status status, const char *what) {
     if (status != MC_OK) {
@@ -126,114 +138,7 @@ static void stop(struct process *p, bool in_order) {
     waitpid(p->pid, NULL, 0);
 }
 
-/* ---- work ---- */
-
-struct cluster {
-    struct process master, node;
-    struct mc_store *client;
-    uint64_t serial;                         /* of the next object; */
-    uint64_t removed;                        /* all before it are removed */
-    double put[ROUNDS_MAX], get[ROUNDS_MAX]; /* GB/s */
-};
-
-static struct cluster clusters[2];
-static char *put_memory, *get_memory;
-
-static void make_cluster(struct cluster *c, const char *directory) {
-    char address[32];
-    c->master = spawn("--master", directory, "");
-    snprintf(address, sizeof(address), "127.0.0.1:%d", atoi(c->master.line));
-    c->node = spawn("--node", address, directory);
-    c->client = open_store(address, 0, NULL);
-}
-
-static double call(struct cluster *c, uint64_t first, char *memory, bool put) {
-    char keys[BATCH_MAX][32];
-    struct mc_slice slices[BATCH_MAX];
-    struct mc_store_item items[BATCH_MAX];
-    for (uint64_t i = 0; i < batch; i++) {
-        snprintf(keys[i], sizeof(keys[i]), "object-%" PRIu64, first + i);
-        slices[i] = (struct mc_slice){memory + i * size, size};
-        items[i] = (struct mc_store_item){.key = keys[i], .slices = &slices[i], .slice_count = 1};
-    }
-    uint64_t began = now_ns();
-    check(put ? mc_store_put_batch(c->client, items, batch, NULL)
-              : mc_store_get_batch(c->client, items, batch),
-          put ? "put" : "get");
-    double seconds = (double)(now_ns() - began) / 1e9;
-    for (uint64_t i = 0; i < batch; i++) {
-        check(items[i].status, put ? "put" : "get");
-    }
-    return seconds;
-}
-
-/* Puts and gets in turns; what is got was put some calls ago. */
-static void work(struct cluster *c, uint64_t round) {
-    double put_seconds = 0, get_seconds = 0;
-    kill(c->node.pid, SIGCONT);
-    uint64_t calls = 0, until = now_ns() + milliseconds * MC_MS;
-    for (; calls == 0 || now_ns() < until; calls++) {
-        uint64_t ago = mc_min_u64(c->serial - c->removed, 32 * batch);
-        put_seconds += call(c, c->serial, put_memory, true);
-        get_seconds += call(c, c->serial - ago, get_memory, false);
-        if (memcmp(put_memory, get_memory, batch * size) != 0) {
-            check(MC_CHECKSUM_MISMATCH, "compare");
-        }
-        c->serial += batch;
-        if ((c->serial - c->removed) * size >= (segment << 20) / 6) {
-            uint64_t removed;
-            check(mc_store_remove_regex(c->client, "^object-", true, &removed), "remove");
-            c->removed = c->serial;
-        }
-    }
-    kill(c->node.pid, SIGSTOP);
-    double bytes = (double)(calls * batch * size);
-    c->put[round] = bytes / put_seconds / 1e9;
-    c->get[round] = bytes / get_seconds / 1e9;
-}
-
-/* ---- figures ---- */
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(const double *values) {
-    double sorted[ROUNDS_MAX];
-    memcpy(sorted, values, rounds * sizeof(*values));
-    qsort(sorted, rounds, sizeof(*sorted), by_value);
-    return sorted[rounds / 2];
-}
-
-static void print_ratio(const char *what, const double *plain, const double *offloading) {
-    double ratios[ROUNDS_MAX];
-    for (uint64_t i = 0; i < rounds; i++) {
-        ratios[i] = offloading[i] / plain[i];
-    }
-    printf("%s: %.3f GB/s alone, %.3f GB/s beside offloading: %.3f of it; of the rounds %.3f\n",
-           what, median(plain), median(offloading), median(offloading) / median(plain),
-           median(ratios));
-}
-
-static bool option(char **argv, int i, const char *name, uint64_t least, uint64_t most,
-                   uint64_t *out) {
-    return strcmp(argv[i], name) == 0 && mc_parse_u64(argv[i + 1], least, most, out) == MC_OK;
-}
-
-static bool parse(int argc, char **argv) {
-    for (int i = 2; i + 1 < argc; i += 2) {
-        if (!option(argv, i, "--rounds", 1, ROUNDS_MAX, &rounds) &&
-            !option(argv, i, "--milliseconds", 1, 3600000, &milliseconds) &&
-            !option(argv, i, "--size", 1, 8 << 20, &size) &&
-            !option(argv, i, "--batch", 1, BATCH_MAX, &batch) &&
-            !option(argv, i, "--segment", 16, 1 << 20, &segment) &&
-            !option(argv, i, "--tcp", 0, 1, &tcp)) {
-            return false;
-        }
-    }
-    return argc >= 2 && argc % 2 == 0 && argv[1][0] != '-';
-}
+/* ---- what the kernel says ---- */
 
 /* What a process had written to disks, as the kernel counts it: what is removed again counts, too.
  */
@@ -253,6 +158,233 @@ static uint64_t bytes_written_by(pid_t pid) {
     return bytes;
 }
 
+/* Processor time of a process so far, in ticks of the kernel's. */
+static uint64_t cpu_of(pid_t pid) {
+    char path[64];
+    unsigned long user = 0, system = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file != NULL) {
+        if (fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+                   &system) != 2) {
+            user = system = 0;
+        }
+        fclose(file);
+    }
+    return (uint64_t)(user + system) * (1000000000ull / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+/* A node's memory gets its pages by and by; a turn is not to wait for them. */
+static void wait_filled(pid_t pid) {
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+    for (unsigned i = 0; i < 600; i++) {
+        uint64_t resident = 0;
+        FILE *file = fopen(path, "re");
+        bool read = file != NULL && fscanf(file, "%*u %" SCNu64, &resident) == 1;
+        if (file != NULL) {
+            fclose(file);
+        }
+        if (read && resident * (uint64_t)sysconf(_SC_PAGESIZE) >= segment << 20) {
+            return;
+        }
+        usleep(100000);
+    }
+    check(MC_ERR_TIMEOUT, "memory of a node");
+}
+
+/* What the disk takes: one file written with O_DIRECT where it can be, and synced. MB/s. */
+static uint64_t probe(const char *directory) {
+    char path[4096];
+    const size_t step = 4 << 20;
+    char *memory = aligned_alloc(4096, step);
+    memset(memory, 0x5a, step);
+    snprintf(path, sizeof(path), "%s/probe.bucket", directory);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    }
+    uint64_t began = now_ns();
+    for (size_t done = 0; done < PROBE; done += step) {
+        if (fd < 0 || pwrite(fd, memory, step, (off_t)done) != (ssize_t)step) {
+            check(MC_FILE_WRITE_FAIL, path);
+        }
+    }
+    (void)fdatasync(fd);
+    uint64_t ns = now_ns() - began;
+    close(fd);
+    (void)unlink(path);
+    free(memory);
+    return mc_max_u64(PROBE * 1000ull / ns, 1);
+}
+
+/* ---- work ---- */
+
+struct side {                                  /* of one kind of call, by turn */
+    double rate[ROUNDS_MAX];                   /* GB/s of the time in calls */
+    double half[ROUNDS_MAX], high[ROUNDS_MAX]; /* us: percentiles 50 and 99 */
+};
+
+struct cluster {
+    struct process master, node;
+    struct mc_store *client;
+    uint64_t serial; /* of the next object */
+    uint64_t stalls; /* puts that found no memory */
+    uint64_t put_bytes, written_bytes, node_cpu_ns;
+    struct side put, get;
+};
+
+static struct cluster clusters[2];
+static char *put_memory, *get_memory;
+
+static void make_cluster(struct cluster *c, const char *directory) {
+    char address[32];
+    c->master = spawn("--master", directory, "");
+    snprintf(address, sizeof(address), "127.0.0.1:%d", atoi(c->master.line));
+    c->node = spawn("--node", address, directory);
+    c->client = open_store(address, 0, NULL);
+    wait_filled(c->node.pid);
+}
+
+/* Microseconds; each object begins with its number. */
+static double call(struct cluster *c, uint64_t first, char *memory, bool put) {
+    char keys[BATCH_MAX][32];
+    struct mc_slice slices[BATCH_MAX];
+    struct mc_store_item items[BATCH_MAX];
+    size_t left = batch;
+    for (uint64_t i = 0; i < batch; i++) {
+        uint64_t number = first + i;
+        snprintf(keys[i], sizeof(keys[i]), "object-%" PRIu64, number);
+        slices[i] = (struct mc_slice){memory + i * size, size};
+        items[i] = (struct mc_store_item){.key = keys[i], .slices = &slices[i], .slice_count = 1};
+        if (put) {
+            memcpy(memory + i * size, &number, sizeof(number));
+        }
+    }
+    uint64_t began = now_ns();
+    while (left > 0) {
+        check(put ? mc_store_put_batch(c->client, items, left, NULL)
+                  : mc_store_get_batch(c->client, items, left),
+              put ? "put" : "get");
+        size_t again = 0;
+        for (size_t i = 0; i < left; i++) {
+            if (put && items[i].status == MC_NO_AVAILABLE_HANDLE) {
+                items[again++] = items[i];
+            } else {
+                check(items[i].status, put ? "put" : "get");
+            }
+        }
+        c->stalls += again;
+        left = again;
+        if (left > 0) {
+            usleep(1000);
+        }
+    }
+    return (double)(now_ns() - began) / 1e3;
+}
+
+static void verify(uint64_t first) {
+    for (uint64_t i = 0; i < batch; i++) {
+        uint64_t number = first + i;
+        const char *object = get_memory + i * size;
+        if (memcmp(object, &number, sizeof(number)) != 0 ||
+            memcmp(object + sizeof(number), put_memory + i * size + sizeof(number),
+                   size - sizeof(number)) != 0) {
+            check(MC_CHECKSUM_MISMATCH, "compare");
+        }
+    }
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void describe(struct side *side, uint64_t round, double *us, uint64_t calls) {
+    double sum = 0;
+    for (uint64_t i = 0; i < calls; i++) {
+        sum += us[i];
+    }
+    qsort(us, calls, sizeof(*us), by_value);
+    side->rate[round] = (double)(calls * batch * size) / sum / 1e3;
+    side->half[round] = us[calls / 2];
+    side->high[round] = us[calls * 99 / 100];
+}
+
+/* Puts and gets in turns at the pace; what is got was put some calls ago. */
+static void work(struct cluster *c, uint64_t round) {
+    static double put_us[CALLS_MAX], get_us[CALLS_MAX];
+    uint64_t written = bytes_written_by(c->node.pid), cpu = cpu_of(c->node.pid);
+    kill(c->node.pid, SIGCONT);
+    uint64_t period = batch * size * 1000 / rate; /* ns */
+    uint64_t calls = 0, began = now_ns(), until = began + milliseconds * MC_MS;
+    for (; (calls == 0 || now_ns() < until) && calls < CALLS_MAX; calls++) {
+        uint64_t due = began + calls * period, now = now_ns();
+        if (due > now) {
+            usleep((useconds_t)((due - now) / 1000));
+        }
+        uint64_t ago = mc_min_u64(c->serial, 32 * batch);
+        put_us[calls] = call(c, c->serial, put_memory, true);
+        c->serial += batch;
+        get_us[calls] = call(c, c->serial - batch - ago, get_memory, false);
+        verify(c->serial - batch - ago);
+    }
+    kill(c->node.pid, SIGSTOP);
+    c->put_bytes += calls * batch * size;
+    c->written_bytes += bytes_written_by(c->node.pid) - written;
+    c->node_cpu_ns += cpu_of(c->node.pid) - cpu;
+    describe(&c->put, round, put_us, calls);
+    describe(&c->get, round, get_us, calls);
+}
+
+/* ---- figures ---- */
+
+static double median(const double *values) {
+    double sorted[ROUNDS_MAX];
+    memcpy(sorted, values, rounds * sizeof(*values));
+    qsort(sorted, rounds, sizeof(*sorted), by_value);
+    return sorted[rounds / 2];
+}
+
+static double ratio(const double *over, const double *under) {
+    double ratios[ROUNDS_MAX];
+    for (uint64_t i = 0; i < rounds; i++) {
+        ratios[i] = over[i] / under[i];
+    }
+    return median(ratios);
+}
+
+static void print_side(const char *what, const struct side *plain, const struct side *busy) {
+    printf("%s alone:             %7.3f GB/s  p50 %8.1f us  p99 %8.1f us\n", what,
+           median(plain->rate), median(plain->half), median(plain->high));
+    printf("%s beside offloading: %7.3f GB/s  p50 %8.1f us  p99 %8.1f us\n", what,
+           median(busy->rate), median(busy->half), median(busy->high));
+    printf("ratio %s: rate %.3f, p50 %.3f, p99 %.3f (rate: goal .9)\n", what,
+           ratio(busy->rate, plain->rate), ratio(busy->half, plain->half),
+           ratio(busy->high, plain->high));
+}
+
+static bool option(char **argv, int i, const char *name, uint64_t least, uint64_t most,
+                   uint64_t *out) {
+    return strcmp(argv[i], name) == 0 && mc_parse_u64(argv[i + 1], least, most, out) == MC_OK;
+}
+
+static bool parse(int argc, char **argv) {
+    for (int i = 2; i + 1 < argc; i += 2) {
+        if (!option(argv, i, "--rounds", 1, ROUNDS_MAX, &rounds) &&
+            !option(argv, i, "--milliseconds", 1, 3600000, &milliseconds) &&
+            !option(argv, i, "--size", 1, 8 << 20, &size) &&
+            !option(argv, i, "--batch", 1, BATCH_MAX, &batch) &&
+            !option(argv, i, "--segment", 16, 1 << 20, &segment) &&
+            !option(argv, i, "--share", 1, 1000, &share) &&
+            !option(argv, i, "--rate", 1, 1 << 20, &rate) &&
+            !option(argv, i, "--tcp", 0, 1, &tcp)) {
+            return false;
+        }
+    }
+    return argc >= 2 && argc % 2 == 0 && argv[1][0] != '-';
+}
+
 int main(int argc, char **argv) {
     if (argc == 6 && strcmp(argv[1], "--master") == 0) {
         run_master(argv[2][0] != '\0');
@@ -265,7 +397,7 @@ int main(int argc, char **argv) {
     if (!parse(argc, argv)) {
         fprintf(stderr, "usage: bench_offload DIRECTORY [--rounds R] [--milliseconds MS] "
                         "[--size BYTES] [--batch N] [--tcp 0|1] "
-                        "[--segment MIB]\n");
+                        "[--segment MIB] [--share PERCENT] [--rate MB_PER_S]\n");
         return 2;
     }
     setenv("MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS", "1", 0);
@@ -278,20 +410,37 @@ int main(int argc, char **argv) {
     for (uint64_t i = 0; i < batch * size; i++) {
         put_memory[i] = (char)mc_rng_next(&rng);
     }
+    if (rate == 0) {
+        uint64_t disk = probe(argv[1]);
+        rate = mc_max_u64(disk * share / 100, 1);
+        printf("the disk takes %" PRIu64 " MB/s\n", disk);
+    }
     make_cluster(&clusters[0], "");
     make_cluster(&clusters[1], argv[1]);
     kill(clusters[0].node.pid, SIGSTOP);
     kill(clusters[1].node.pid, SIGSTOP);
+    for (unsigned i = 0; i < 2; i++) { /* not counted */
+        work(&clusters[i], 0);
+        clusters[i].put_bytes = clusters[i].written_bytes = 0;
+        clusters[i].node_cpu_ns = clusters[i].stalls = 0;
+    }
     for (uint64_t round = 0; round < rounds; round++) {
         for (unsigned i = 0; i < 2; i++) {
             work(&clusters[i ^ (round & 1)], round);
         }
     }
-    printf("%" PRIu64 " objects of %" PRIu64 " bytes a call, %s; written to the SSD: %.3f GB\n",
-           batch, size, tcp ? "tcp" : "shared memory",
-           (double)bytes_written_by(clusters[1].node.pid) / 1e9);
-    print_ratio("put", clusters[0].put, clusters[1].put);
-    print_ratio("get", clusters[0].get, clusters[1].get);
+    const struct cluster *plain = &clusters[0], *busy = &clusters[1];
+    printf("%" PRIu64 " objects of %" PRIu64 " bytes a call, %s, paced at %" PRIu64 " MB/s\n",
+           batch, size, tcp ? "tcp" : "shared memory", rate);
+    printf("put beside offloading %.3f GB, written to the SSD meanwhile %.3f GB (%.2f of it), puts "
+           "that found no memory %" PRIu64 " (alone %" PRIu64 ")\n",
+           (double)busy->put_bytes / 1e9, (double)busy->written_bytes / 1e9,
+           (double)busy->written_bytes / (double)busy->put_bytes, busy->stalls, plain->stalls);
+    printf("processor time of the node: %.3f ns a byte put alone, %.3f beside offloading\n",
+           (double)plain->node_cpu_ns / (double)plain->put_bytes,
+           (double)busy->node_cpu_ns / (double)busy->put_bytes);
+    print_side("put", &plain->put, &busy->put);
+    print_side("get", &plain->get, &busy->get);
     for (unsigned i = 0; i < 2; i++) {
         kill(clusters[i].node.pid, SIGCONT);
         mc_store_close(clusters[i].client);

@@ -40,6 +40,7 @@ struct mc_offload {
     struct tenant_ops *tenants;     /* the heartbeat's, like what follows */
     bool told;                      /* the master knows all that the disk holds */
     bool plain;                     /* it has only upstream's words; asked anew at each mount */
+    struct mc_buf memory;           /* of one group after the other, while there is work */
 
     pthread_mutex_t lock; /* guards what follows */
     struct mc_buf lost;   /* keys that the tier dropped and the master does not know of yet:
@@ -436,7 +437,6 @@ static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_item 
 static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_item *tasks,
                                     size_t count) {
     enum mc_status status = MC_OK;
-    struct mc_buf memory = {0}; /* of one group after the other */
     for (size_t i = 0, n; i < count && status == MC_OK && !off->config.stop(off->config.stop_ctx);
          i += n) {
         uint64_t bytes = 0;
@@ -447,10 +447,9 @@ static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_item 
             }
             bytes += size;
         }
-        mc_buf_reserve(&memory, bytes + 1);
-        status = offload_group(off, &tasks[i], n, memory.data);
+        mc_buf_reserve(&off->memory, bytes + 1);
+        status = offload_group(off, &tasks[i], n, off->memory.data);
     }
-    mc_buf_free(&memory);
     return status;
 }
 
@@ -512,6 +511,9 @@ enum mc_status mc_offload_beat(struct mc_offload *off, bool *busy) {
     poll_wipe(off);
     tell_lost(off);
     enum mc_status status = beat_once(off, busy);
+    if (!*busy) {
+        mc_buf_free(&off->memory);
+    }
     if (status == MC_OK && !*busy) { /* writing goes first: memory waits for it */
         const char *segment = off->config.segment;
         *busy = mc_offload_promote(off->config.ops, off->tier,
@@ -577,6 +579,7 @@ void mc_offload_close(struct mc_offload *off) {
         free(t);
     }
     mc_buf_free(&off->lost);
+    mc_buf_free(&off->memory);
     pthread_mutex_destroy(&off->lock);
     free(off);
 }
