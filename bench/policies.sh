@@ -1,7 +1,13 @@
 #!/bin/bash
 # The curves of docs/eviction.md: prefix hits of every policy on the FAST'25 traces and on all agentic sessions merged.
 # Usage: bench/policies.sh [BUILD [TRACES]]; traces: data/traces, or a folder with the same names, packed or not.
+#        bench/policies.sh --hostile [BUILD]: the worst that `own` does to LRU on the traces of bench/hostile-traces (five minutes).
 set -euo pipefail
+hostile=
+if [ "${1:-}" = --hostile ]; then
+    hostile=1
+    shift
+fi
 build=${1:-build/release}
 traces=${2:-data/traces}
 work=$(mktemp -d)
@@ -27,6 +33,30 @@ worst = min(hit["own", c] - hit["lru", c] for c in capacities)
 print(f"\nown closes {gain / gap if gap else 0:.3f} of the gap; least gain over LRU {worst:+.4f}\n")
 PY
 }
+
+worst() { # LRU and own of each capacity, and own's least gain
+    python3 - "$1" "$work/$1.json" <<'PY'
+import json, sys
+rows = json.load(open(sys.argv[2]))
+hit = {(r["policy"], r["capacity"]): r["prefix_hit"] for r in rows}
+capacities = sorted({r["capacity"] for r in rows})
+gains = [hit["own", c] - hit["lru", c] for c in capacities]
+print(f"| {sys.argv[1]} | " + " | ".join(f"{hit['lru', c]:.3f} {hit['own', c]:.3f}" for c in capacities) + f" | {min(gains):+.4f} |")
+PY
+}
+
+if [ -n "$hostile" ]; then
+    "$(dirname "$0")/hostile-traces" "$work"
+    echo "| lru own | 300 | 1,000 | 3,000 | 10,000 | 30,000 | 100,000 | 200,000 | least gain |"
+    echo "|---|---|---|---|---|---|---|---|---|"
+    for trace in "$work"/*.jsonl; do
+        name=$(basename "$trace" .jsonl)
+        "$build/bin/mooncake" simulate cache --trace "$trace" --policy lru,own \
+            --capacity 300,1000,3000,10000,30000,100000,200000 --json "$work/$name.json" >/dev/null
+        worst "$name"
+    done
+    exit
+fi
 
 one conversation cache --trace "$(ls "$traces"/conversation_trace.jsonl* | head -1)"
 one synthetic cache --trace "$(ls "$traces"/synthetic_trace.jsonl* | head -1)"

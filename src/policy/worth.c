@@ -10,6 +10,9 @@
 #define KEPT          0.98 /* of the counts, from one learning to the next */
 #define HAZARD_MIN    0.01
 #define TOGETHER_FROM 20.0
+#define DOUBT_EVENTS  10.0 /* that must have failed to come before a class is worth less than ...  \
+                            */
+#define DOUBT 0.25         /* ... one that was used less often, and by how much less */
 
 void mc_worth_init(struct mc_worth *w) {
     *w = (struct mc_worth){.together = TOGETHER_FROM};
@@ -103,11 +106,20 @@ static void index_of(const struct mc_worth *w, const double *hazard, float *wort
     }
 }
 
-/* Used more often is never worth less, and the last of a chain never more than those before it. */
-static void keep_order(struct mc_worth *w) {
+/* Used more often is not worth less, unless that is beyond doubt; and the last of a chain is never
+ * worth more than those before it. hazard[] is that of each class. */
+static void keep_order(struct mc_worth *w, const double (*hazard)[MC_WORTH_AGES]) {
     for (unsigned c = MC_WORTH_KINDS; c < MC_WORTH_CLASSES; c++) {
+        unsigned less = c - MC_WORTH_KINDS;
+        double foreseen = 0; /* uses, if it were as the class that was used less often */
         for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
-            w->worth[c][a] = fmaxf(w->worth[c][a], w->worth[c - MC_WORTH_KINDS][a]);
+            foreseen += w->spent[c][a] * hazard[less][a];
+        }
+        bool known = foreseen >= DOUBT_EVENTS * w->together;
+        for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
+            if (!known || w->worth[c][a] >= DOUBT * w->worth[less][a]) {
+                w->worth[c][a] = fmaxf(w->worth[c][a], w->worth[less][a]);
+            }
         }
     }
     for (unsigned c = 0; c < MC_WORTH_CLASSES; c += 2) {
@@ -118,18 +130,18 @@ static void keep_order(struct mc_worth *w) {
 }
 
 void mc_worth_learn(struct mc_worth *w) {
-    double all[MC_WORTH_AGES], own[MC_WORTH_AGES];
+    double all[MC_WORTH_AGES], hazard[MC_WORTH_CLASSES][MC_WORTH_AGES];
     hazard_of_all(w, all);
     for (unsigned u = 0; u < MC_WORTH_USES; u++) {
         unsigned first = u * MC_WORTH_KINDS;
         double alike = level_of(w, first, first + MC_WORTH_KINDS - 1, all, 1);
         for (unsigned c = first; c < first + MC_WORTH_KINDS; c++) {
             smooth(w, w->used[c], w->spent[c], all, level_of(w, c, c, all, alike),
-                   PRIOR * w->together, own);
-            index_of(w, own, w->worth[c]);
+                   PRIOR * w->together, hazard[c]);
+            index_of(w, hazard[c], w->worth[c]);
         }
     }
-    keep_order(w);
+    keep_order(w, hazard);
     for (unsigned c = 0; c < MC_WORTH_CLASSES; c++) {
         for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
             w->used[c][a] *= KEPT;

@@ -14,7 +14,8 @@
  * Few counts lie, and a wrong order loses more than a right one gains. So a class starts from the
  * hazard of classes with as many uses, those from the hazard of all, and that one from 1/age, for
  * which the order is that of least recent use; neighbouring ages are smoothed; and what was used
- * more often is never worth less, which keeps the head of a chain behind its end.
+ * more often is not worth less, which keeps the head of a chain behind its end, until many uses
+ * that should have come did not.
  */
 #ifndef MC_POLICY_WORTH_H
 #define MC_POLICY_WORTH_H

@@ -132,9 +132,56 @@ static void test_names(void **state) {
     assert_null(mc_policy_create(""));
 }
 
+/* ---- documents that are asked for three times and never again ---- */
+
+#define DOCUMENTS 3000u
+#define BLOCKS    16u
+#define BETWEEN   200u  /* other documents, until one is asked for again */
+#define ROOM      7000u /* more than LRU needs to have it then */
+
+static size_t hits_of_a_document(struct mc_policy *p, bool *there, uint64_t document,
+                                 uint64_t now) {
+    uint64_t keys[BLOCKS], victim;
+    size_t hits = 0;
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        keys[i] = document * BLOCKS + i;
+        hits += there[keys[i]];
+        there[keys[i]] = true;
+    }
+    mc_policy_request(p, &(struct mc_policy_request){MC_POLICY_STORE, keys, BLOCKS, now});
+    while (mc_policy_resident(p) > ROOM && mc_policy_victim(p, &victim)) {
+        there[victim] = false;
+    }
+    return hits;
+}
+
+static size_t hits_of(const char *name) {
+    struct mc_policy *p = mc_policy_create(name);
+    bool *there = mc_zalloc(DOCUMENTS * BLOCKS);
+    uint64_t now = 0;
+    size_t hits = 0;
+    for (uint64_t document = 0; document < DOCUMENTS; document++) {
+        hits += hits_of_a_document(p, there, document, now += 100);
+        for (int again = 0; again < 2 && document >= BETWEEN; again++) {
+            hits += hits_of_a_document(p, there, document - BETWEEN, now += 100);
+        }
+    }
+    free(there);
+    mc_policy_destroy(p);
+    return hits;
+}
+
+/* Nothing that was used often is worth anything here, and what was used once is. */
+static void test_chain_learns_that_much_used_is_dead(void **state) {
+    size_t lru = hits_of("lru"), own = hits_of("chain");
+    assert_true(lru > DOCUMENTS * BLOCKS);
+    assert_true(own >= lru - lru / 50);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_policy),
+        cmocka_unit_test(test_chain_learns_that_much_used_is_dead),
         cmocka_unit_test(test_chain_gives_up_a_chain_from_its_end),
         cmocka_unit_test(test_names),
     };
