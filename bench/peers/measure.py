@@ -116,12 +116,18 @@ def measure_store(agent, op, size, batch, threads, seconds, tag):
             "calls": done, "p50_us": percentile(samples, .5), "p99_us": percentile(samples, .99)}
 
 
-def measure_engine(agent, op, peer, local, remote, size, seconds):
-    """Single transfers one after another; p50 and p99 in us."""
+def measure_engine(agent, op, peer, local, remote, size, seconds, batch=1):
+    """Transfers (of so many blocks) one after another; p50 and p99 in us."""
     engine = agent.engine
     call = engine.prepared(op, peer, local, remote, size)
-    for _ in range(200):
+    if batch > 1:
+        many = engine.batch_read if op == "read" else engine.batch_write
+        blocks = [[base + i * size for i in range(batch)] for base in (local, remote)]
+
+        def call():
+            return many(peer, *blocks, [size] * batch)
+    for _ in range(100):
         call()
     done, failed, took, samples = run_threads([[lambda: call() != 0]], seconds, True)
-    return {"per_second": done / took, "failures": failed, "p50_us": percentile(samples, .5),
-            "p99_us": percentile(samples, .99)}
+    return {"per_second": done / took, "gb_per_second": done * batch * size / took / 1e9, "failures": failed,
+            "p50_us": percentile(samples, .5), "p99_us": percentile(samples, .99)}
