@@ -145,7 +145,7 @@ extern const struct mc_meta_kv_ops mc_meta_redis_ops;
 /* The way to peers that a connection string names. */
 struct mc_meta;
 /* "P2PHANDSHAKE", "http://host:port/metadata", "etcd://host:port[,...]", "etcds://..." (TLS),
- * "redis://host:port[,...]"; bare host:port[,...] is etcd. Connects to nothing yet.
+ * "redis://host:port[,...]", "rediss://..."; bare host:port[,...] is etcd. Connects to nothing yet.
  * MC_NOT_SUPPORTED for other strings, MC_ERR_BAD_ADDRESS for endpoints that cannot be parsed. */
 MC_MUST_USE enum mc_status mc_meta_open(const char *connection,
                                         const struct mc_handshake_limits *limits,

@@ -1,27 +1,25 @@
 /*
- * Metadata in Redis, through hiredis: one connection, one command at a time (what travels here is
- * rare and small).
+ * Metadata in Redis: one connection, one command at a time (what travels here is rare and small).
+ * hiredis writes commands and reads replies; the connection is ours, plain or TLS.
  *
  * Each leased record has a time to live of its own, set with the value and prolonged by renew. A
  * claim is a script, because nothing else in Redis compares and sets in one step.
  *
  * A connection that broke is made again within the same call, at the same endpoint first and then
  * at the next one; so is one to a server that is a replica (READONLY) or still loads its data.
- * Every command is such that twice is the same as once. SIGPIPE: hiredis writes without
- * MSG_NOSIGNAL, and the program that embeds us may not have thought of it, so the signal is held
- * off around each exchange.
+ * Every command is such that twice is the same as once.
  */
-#include <errno.h>
 #include <hiredis/hiredis.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 
 #include "base/log.h"
+#include "io/tls.h"
 #include "meta/endpoints.h"
 #include "meta/meta.h"
 
 #define SCHEME             "redis://"
+#define SECURE_SCHEME      "rediss://" /* the same over TLS */
 #define DEFAULT_PORT       6379
 #define CALL_TIMEOUT_MS    6000 /* all endpoints */
 #define TIMEOUT_MS         3000
@@ -29,6 +27,7 @@
 #define DB_INDEX_MAX       65535
 #define ARGS_MAX           8
 #define NUMBER_TEXT        24
+#define READ_BYTES         16384
 
 static const char CLAIM_SCRIPT[] =
     "local held = redis.call('GET', KEYS[1]) "
@@ -41,9 +40,11 @@ struct redis_kv {
     char *username, *password; /* "" = none */
     uint32_t db;
     char lease_text[NUMBER_TEXT];
+    struct mc_tls *tls; /* NULL = plain */
     pthread_mutex_t lock;
-    redisContext *context; /* under the lock; NULL = not connected */
-    size_t current;        /* under the lock */
+    redisReader *reader;     /* under the lock; NULL = not connected */
+    struct mc_stream stream; /* the same */
+    size_t current;          /* under the lock */
 };
 
 /* One command. */
@@ -61,37 +62,6 @@ static void add_bytes(struct command *c, struct mc_str bytes) {
 
 static void add(struct command *c, const char *text) {
     add_bytes(c, mc_str_from(text));
-}
-
-/* ---- SIGPIPE ---- */
-
-struct sigpipe_hold {
-    sigset_t before;
-    bool was_pending;
-};
-
-static void sigpipe_set(sigset_t *set) {
-    sigemptyset(set);
-    sigaddset(set, SIGPIPE);
-}
-
-static void hold_sigpipe(struct sigpipe_hold *hold) {
-    sigset_t pipe_only, pending;
-    sigpipe_set(&pipe_only);
-    sigpending(&pending);
-    hold->was_pending = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_only, &hold->before);
-}
-
-static void release_sigpipe(const struct sigpipe_hold *hold) {
-    sigset_t pipe_only;
-    struct timespec no_time = {0, 0};
-    int saved = errno;
-    sigpipe_set(&pipe_only);
-    while (!hold->was_pending && sigtimedwait(&pipe_only, NULL, &no_time) < 0 && errno == EINTR) {
-    }
-    pthread_sigmask(SIG_SETMASK, &hold->before, NULL);
-    errno = saved;
 }
 
 /* ---- opening ---- */
@@ -116,39 +86,53 @@ static char *copy_env(const char *name) {
 
 static enum mc_status redis_open(const char *connection, uint32_t lease_s,
                                  struct mc_meta_kv **out) {
+    bool secure = strncmp(connection, SECURE_SCHEME, strlen(SECURE_SCHEME)) == 0;
     uint32_t db;
     MC_TRY(read_db_index(&db));
     struct redis_kv *kv = mc_zalloc(sizeof(*kv));
+    enum mc_status status = MC_ERR_BAD_ADDRESS;
     kv->base.ops = &mc_meta_redis_ops;
     kv->db = db;
     snprintf(kv->lease_text, sizeof(kv->lease_text), "%u", lease_s);
-    if (mc_meta_endpoints_parse(connection + strlen(SCHEME), DEFAULT_PORT, &kv->endpoints) !=
-        MC_OK) {
+    if (mc_meta_endpoints_parse(connection + strlen(secure ? SECURE_SCHEME : SCHEME), DEFAULT_PORT,
+                                &kv->endpoints) != MC_OK) {
         /* The text may hold a password by mistake: it is not shown. */
         mc_error("the endpoints of Redis cannot be parsed "
-                 "expected=\"redis://host:port[,host:port...]\" at_most=%d; user, password and "
-                 "database are MC_REDIS_USERNAME, MC_REDIS_PASSWORD and MC_REDIS_DB_INDEX",
+                 "expected=\"redis://host:port[,host:port...] or rediss://\" at_most=%d; user, "
+                 "password and database are MC_REDIS_USERNAME, MC_REDIS_PASSWORD and "
+                 "MC_REDIS_DB_INDEX",
                  MC_META_ENDPOINTS_MAX);
-        free(kv);
-        return MC_ERR_BAD_ADDRESS;
+        goto fail_kv;
+    }
+    if (secure) {
+        const struct mc_tls_config config = mc_tls_config_environment();
+        status = mc_tls_create(&config, false, &kv->tls);
+        if (status != MC_OK) {
+            goto fail_kv;
+        }
     }
     kv->username = copy_env("MC_REDIS_USERNAME");
     kv->password = copy_env("MC_REDIS_PASSWORD");
     pthread_mutex_init(&kv->lock, NULL);
     *out = &kv->base;
     return MC_OK;
+fail_kv:
+    free(kv);
+    return status;
 }
 
 static void disconnect(struct redis_kv *kv) {
-    if (kv->context != NULL) {
-        redisFree(kv->context);
-        kv->context = NULL;
+    if (kv->reader != NULL) {
+        redisReaderFree(kv->reader);
+        kv->reader = NULL;
+        kv->stream.ops->close(&kv->stream);
     }
 }
 
 static void redis_close(struct mc_meta_kv *base) {
     struct redis_kv *kv = mc_container_of(base, struct redis_kv, base);
     disconnect(kv);
+    mc_tls_destroy(kv->tls);
     pthread_mutex_destroy(&kv->lock);
     explicit_bzero(kv->password, strlen(kv->password));
     free(kv->password);
@@ -157,20 +141,6 @@ static void redis_close(struct mc_meta_kv *base) {
 }
 
 /* ---- one command ---- */
-
-static enum mc_status status_of(const redisContext *context) {
-    switch (context->err) {
-    case REDIS_ERR_EOF:
-        return MC_ERR_CLOSED;
-    case REDIS_ERR_PROTOCOL:
-        return MC_ERR_PROTOCOL;
-    case REDIS_ERR_IO:
-        return errno == EAGAIN || errno == EWOULDBLOCK || errno == ETIMEDOUT ? MC_ERR_TIMEOUT
-                                                                             : MC_ERR_CLOSED;
-    default:
-        return MC_ERR_UNREACHABLE;
-    }
-}
 
 static bool begins(const redisReply *reply, const char *word) {
     return strncmp(reply->str, word, strlen(word)) == 0;
@@ -188,22 +158,61 @@ static enum mc_status judge(const redisReply *reply) {
     return begins(reply, "MOVED") || begins(reply, "ASK") ? MC_NOT_SUPPORTED : MC_ERR_REJECTED;
 }
 
+static uint64_t deadline_in(uint64_t ms) {
+    return mc_now_ns(mc_clock_system()) + ms * MC_MS;
+}
+
+static enum mc_status send_command(struct redis_kv *kv, const struct command *command,
+                                   uint64_t deadline_ns) {
+    char *text = NULL;
+    int len = (int)redisFormatCommandArgv(
+        &text, command->count, (const char **)(uintptr_t)command->args, command->lengths);
+    MC_ASSERT(len > 0); /* else out of memory */
+    struct iovec iov = {text, (size_t)len};
+    enum mc_status status = mc_stream_send_all(&kv->stream, &iov, 1, deadline_ns);
+    redisFreeCommand(text);
+    return status;
+}
+
+static enum mc_status receive_reply(struct redis_kv *kv, uint64_t deadline_ns, redisReply **out) {
+    char bytes[READ_BYTES];
+    struct iovec iov = {bytes, sizeof(bytes)};
+    for (;;) {
+        void *reply = NULL;
+        size_t n = 0;
+        if (redisReaderGetReply(kv->reader, &reply) != REDIS_OK) {
+            return MC_ERR_PROTOCOL;
+        }
+        if (reply != NULL) {
+            *out = reply;
+            return MC_OK;
+        }
+        MC_TRY(mc_stream_recv_some(&kv->stream, &iov, 1, deadline_ns, &n));
+        if (redisReaderFeed(kv->reader, bytes, n) != REDIS_OK) {
+            return MC_ERR_PROTOCOL;
+        }
+    }
+}
+
 /* Sends and waits; on success the reply is the caller's, and no error. */
 static enum mc_status exchange(struct redis_kv *kv, const struct command *command,
                                redisReply **out) {
     char address[MC_HOST_MAX + 8];
     const struct mc_hostport *endpoint = &kv->endpoints.list[kv->current];
-    redisReply *reply = redisCommandArgv(kv->context, command->count,
-                                         (const char **)(uintptr_t)command->args, command->lengths);
+    uint64_t deadline_ns = deadline_in(TIMEOUT_MS);
+    redisReply *reply = NULL;
+    enum mc_status status = send_command(kv, command, deadline_ns);
+    if (status == MC_OK) {
+        status = receive_reply(kv, deadline_ns, &reply);
+    }
     mc_hostport_format(endpoint->host, endpoint->port, address, sizeof(address));
-    if (reply == NULL) {
-        enum mc_status status = status_of(kv->context);
+    if (status != MC_OK) {
         mc_warn_limited("Redis failed endpoint=%s command=%s status=%s reason=\"%s\"", address,
-                        command->args[0], mc_status_name(status), kv->context->errstr);
+                        command->args[0], mc_status_name(status), kv->reader->errstr);
         return status;
     }
     if (reply->type == REDIS_REPLY_ERROR) {
-        enum mc_status status = judge(reply);
+        status = judge(reply);
         mc_warn_limited("Redis refused endpoint=%s command=%s status=%s reason=\"%.200s\"", address,
                         command->args[0], mc_status_name(status), reply->str);
         freeReplyObject(reply);
@@ -250,24 +259,28 @@ static enum mc_status log_in(struct redis_kv *kv) {
     return MC_OK;
 }
 
-static struct timeval timeval_of(uint64_t ms) {
-    return (struct timeval){(time_t)(ms / 1000), (suseconds_t)(ms % 1000 * 1000)};
-}
-
 /* To the current endpoint. */
 static enum mc_status connect_redis(struct redis_kv *kv, uint64_t left_ms) {
     const struct mc_hostport *endpoint = &kv->endpoints.list[kv->current];
-    struct timeval connect_time = timeval_of(mc_min_u64(CONNECT_TIMEOUT_MS, left_ms));
-    kv->context = redisConnectWithTimeout(endpoint->host, endpoint->port, connect_time);
-    MC_ASSERT(kv->context != NULL); /* NULL is out of memory */
+    uint64_t deadline_ns = deadline_in(mc_min_u64(CONNECT_TIMEOUT_MS, left_ms));
+    struct mc_addr addr;
+    int fd;
+    if (mc_addr_resolve(endpoint->host, endpoint->port, &addr) != MC_OK) { /* it has logged why */
+        return MC_ERR_UNREACHABLE;
+    }
+    MC_TRY(mc_connect(&addr, deadline_ns, &fd));
     enum mc_status status = MC_OK;
-    if (kv->context->err != 0) {
-        status = kv->context->err == REDIS_ERR_IO && errno == ETIMEDOUT ? MC_ERR_TIMEOUT
-                                                                        : MC_ERR_UNREACHABLE;
-        mc_warn_limited("cannot connect to Redis endpoint=%s:%u reason=\"%s\"", endpoint->host,
-                        endpoint->port, kv->context->errstr);
-    } else if (redisSetTimeout(kv->context, timeval_of(TIMEOUT_MS)) != REDIS_OK) {
-        status = MC_ERR_IO;
+    if (kv->tls == NULL) {
+        mc_stream_plain(&kv->stream, fd);
+    } else {
+        mc_stream_tls(&kv->stream, fd, kv->tls, endpoint->host);
+        status = mc_stream_tls_handshake(&kv->stream, deadline_ns);
+    }
+    kv->reader = redisReaderCreate();
+    MC_ASSERT(kv->reader != NULL); /* NULL is out of memory */
+    if (status != MC_OK) {
+        mc_warn_limited("no TLS with Redis endpoint=%s:%u status=%s", endpoint->host,
+                        endpoint->port, mc_status_name(status));
     } else {
         status = log_in(kv);
     }
@@ -288,9 +301,9 @@ static enum mc_status command_locked(struct redis_kv *kv, const struct command *
                                      redisReply **out) {
     uint64_t deadline_ms = mc_now_ms(mc_clock_system()) + CALL_TIMEOUT_MS;
     enum mc_status status = MC_ERR_TIMEOUT;
-    for (size_t left = kv->endpoints.count + (kv->context != NULL); left > 0; left--) {
+    for (size_t left = kv->endpoints.count + (kv->reader != NULL); left > 0; left--) {
         uint64_t now_ms = mc_now_ms(mc_clock_system());
-        bool kept = kv->context != NULL;
+        bool kept = kv->reader != NULL;
         if (now_ms >= deadline_ms) {
             break;
         }
@@ -317,12 +330,9 @@ static enum mc_status command_locked(struct redis_kv *kv, const struct command *
 /* The reply must be of `type` (or nil, which is MC_ERR_NOT_FOUND). */
 static enum mc_status run(struct redis_kv *kv, const struct command *command, int type,
                           redisReply **out) {
-    struct sigpipe_hold hold;
     redisReply *reply = NULL;
     pthread_mutex_lock(&kv->lock);
-    hold_sigpipe(&hold);
     enum mc_status status = command_locked(kv, command, &reply);
-    release_sigpipe(&hold);
     pthread_mutex_unlock(&kv->lock);
     MC_TRY(status);
     if (reply->type == type) {
@@ -431,7 +441,7 @@ static enum mc_status redis_renew(struct mc_meta_kv *base, const char *const *ke
 }
 
 const struct mc_meta_kv_ops mc_meta_redis_ops = {
-    .schemes = {SCHEME},
+    .schemes = {SCHEME, SECURE_SCHEME},
     .open = redis_open,
     .close = redis_close,
     .put = redis_put,

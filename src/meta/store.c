@@ -68,7 +68,7 @@ enum mc_status mc_meta_open(const char *connection, const struct mc_handshake_li
     if (ops == NULL) {
         mc_error("metadata service not supported connection=\"%s\" supported=\"P2PHANDSHAKE, "
                  "http[s]://host:port/metadata, etcd[s]://host:port[,...], "
-                 "redis://host:port[,...]\"",
+                 "redis[s]://host:port[,...]\"",
                  connection);
         goto fail;
     }

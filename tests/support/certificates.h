@@ -70,6 +70,23 @@ static inline char *certificates_file(const struct certificates *c, const char *
     return path.data;
 }
 
+/* Clients of this process show `name` and trust `ca`; NULL = none. */
+static inline void certificates_use(const struct certificates *c, const char *name,
+                                    const char *ca) {
+    static const char *const VARIABLES[] = {"MC_TLS_CERT", "MC_TLS_KEY", "MC_TLS_CA"};
+    static const char *const ENDS[] = {"pem", "key", "pem"};
+    for (size_t i = 0; i < 3; i++) {
+        char path[96];
+        const char *of = i < 2 ? name : ca;
+        if (of == NULL) {
+            unsetenv(VARIABLES[i]);
+            continue;
+        }
+        snprintf(path, sizeof(path), "%s/%s.%s", c->folder, of, ENDS[i]);
+        setenv(VARIABLES[i], path, 1);
+    }
+}
+
 static inline void certificates_remove(const struct certificates *c) {
     struct mc_buf line = {0};
     mc_buf_printf(&line, "rm -r %s", c->folder);

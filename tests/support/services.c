@@ -103,9 +103,14 @@ static void exec_etcd(const struct mc_test_service *s) {
 static void exec_redis(const struct mc_test_service *s) {
     char port[8];
     snprintf(port, sizeof(port), "%u", s->port);
-    const char *argv[32] = {"redis-server", "--bind",     "127.0.0.1", "--save", "",
-                            "--dir",        s->directory, "--port",    port};
-    exec_with(s, argv, 9);
+    const char *argv[32] = {"redis-server", "--bind", "127.0.0.1",           "--save", "", "--dir",
+                            s->directory,   "--port", s->secure ? "0" : port};
+    size_t count = 9;
+    if (s->secure) {
+        argv[count++] = "--tls-port";
+        argv[count++] = port;
+    }
+    exec_with(s, argv, count);
 }
 
 static bool answers_https(uint16_t port) {
@@ -122,10 +127,11 @@ static bool answers_https(uint16_t port) {
 }
 
 static bool ready(const struct mc_test_service *s) {
+    if (s->kind == MC_TEST_REDIS) { /* -NOAUTH is an answer too; in TLS it listens, or does not */
+        return answers(s->port, s->secure ? NULL : "PING\r\n", "");
+    }
     return s->secure ? answers_https(s->port)
-           : s->kind == MC_TEST_ETCD
-               ? answers(s->port, "GET /health HTTP/1.0\r\n\r\n", "200")
-               : answers(s->port, "PING\r\n", ""); /* -NOAUTH is an answer too */
+                     : answers(s->port, "GET /health HTTP/1.0\r\n\r\n", "200");
 }
 
 void mc_test_service_run(struct mc_test_service *s) {

@@ -15,7 +15,8 @@ struct mc_test_service {
     char directory[64];
     char url[64];
     const char *arguments[8]; /* more than the usual; NULL-terminated */
-    bool secure;              /* etcd with TLS, by the arguments; clients' is in the environment */
+    bool secure; /* with TLS, by the arguments (Redis: ours is --tls-port); clients' is in the
+                    environment */
 };
 
 /* Prints why and exits with 77 where the program is not installed. */

@@ -55,18 +55,7 @@ static void be_node(void) {
 }
 
 static void use_certificate(const char *name, const char *ca) {
-    static const char *const VARIABLES[] = {"MC_TLS_CERT", "MC_TLS_KEY", "MC_TLS_CA"};
-    static const char *const ENDS[] = {"pem", "key", "pem"};
-    for (size_t i = 0; i < 3; i++) {
-        char path[96];
-        const char *of = i < 2 ? name : ca;
-        if (of == NULL) {
-            unsetenv(VARIABLES[i]);
-            continue;
-        }
-        snprintf(path, sizeof(path), "%s/%s.%s", certificates.folder, of, ENDS[i]);
-        setenv(VARIABLES[i], path, 1);
-    }
+    certificates_use(&certificates, name, ca);
 }
 
 /* etcd's gateway refuses certificates with a Common Name while users are enabled. */
