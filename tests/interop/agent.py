@@ -157,13 +157,16 @@ class Agent:
     # -- engine: memory here, which peers address
 
     def open_engine(self, metadata):
-        self.engine = (self.backend.EngineC if os.environ.get("MOONCAKE_TEST_ABI") else self.backend.Engine)(metadata)
+        kind = "EngineC" if os.environ.get("MOONCAKE_TEST_ABI") else \
+            "DeviceEngine" if os.environ.get("MOONCAKE_TEST_DEVICE") else "Engine"
+        self.engine = getattr(self.backend, kind)(metadata)
+        self.inside = getattr(self.engine, "inside", lambda address: address)
 
     def fill(self, address, seed, size):
-        ctypes.memmove(address, value(seed, size), size)
+        ctypes.memmove(self.inside(address), value(seed, size), size)
 
     def check(self, address, seed, size):
-        return compare(ctypes.string_at(address, size), seed, size, f"memory at {address:#x}")
+        return compare(ctypes.string_at(self.inside(address), size), seed, size, f"memory at {address:#x}")
 
     def settle(self, address, seed, size):
         """Waits until the memory holds the value (a write without an acknowledgement)."""

@@ -1,4 +1,5 @@
 """Clusters put together from ours and upstream's programs, and the scenarios run on them."""
+import os
 import pathlib
 import re
 import struct
@@ -192,6 +193,23 @@ def engines_with_tls(peers, mode):
     if mode == "require":
         log = open(ours.log).read()
         equal("TLS" in log and theirs.engine_name() in log, True, f"what ours says: {log}")
+
+
+def engines_with_device_memory(peers):
+    """Ours with memory of a (stand-in) device, which every way goes through host memory of ours, and upstream's engine, which
+    knows nothing of that: each moves bytes into and out of the other's."""
+    device = os.path.join(peers.build, "tests", "standins", "libstandin_cuda.so")
+    ours, theirs = peers.engine("ours", env={"MOONCAKE_TEST_DEVICE": device}), peers.engine("upstream")
+    size, compared = (3 << 20) + 5, 0
+    for i, (a, b) in enumerate(((ours, theirs), (theirs, ours))):
+        mine, there = a.allocate(size), b.allocate(size)
+        for operation in ("write", "read"):
+            a.fill(mine, 10 * i + 1, size)
+            b.fill(there, 10 * i + 2, size)
+            equal(getattr(a, operation)(b.engine_name(), mine, there, size), 0, f"{operation} by {a.name}")
+            moved = 10 * i + (1 if operation == "write" else 2)
+            compared += b.check(there, moved, size) + a.check(mine, moved, size)
+    equal(compared, 8 * size, "compared bytes")
 
 
 BLOCK, BATCH, THREADS = 65536, 16, 2

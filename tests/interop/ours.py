@@ -559,6 +559,33 @@ class Engine:
         lib.mc_notify_free(found, count)
         return got
 
+
+class StandinCuda(ctypes.Structure):
+    """The beginning of struct standin_cuda (tests/standins/cuda.h)."""
+    _fields_ = [("alloc", ctypes.CFUNCTYPE(ctypes.c_int, c_uint, c_size_t, POINTER(c_uint64))),
+                ("release", ctypes.CFUNCTYPE(None, c_uint64)),
+                ("inside", ctypes.CFUNCTYPE(c_void_p, c_uint64))]
+
+
+class DeviceEngine(Engine):
+    """Its memory is of a device, which no processor can touch: MOONCAKE_TEST_DEVICE is the stand-in's library."""
+
+    def __init__(self, metadata):
+        self.cuda = StandinCuda.in_dll(ctypes.CDLL(os.environ["MOONCAKE_TEST_DEVICE"]), "standin_cuda_table")
+        super().__init__(metadata)
+
+    def allocate(self, size):
+        address = c_uint64()
+        status = self.cuda.alloc(0, size, byref(address))
+        status = status or lib.mc_memory_register(self.e, c_void_p(address.value), c_size_t(size), b"*", c_uint(0))
+        if status:
+            raise AssertionError(f"device memory: {status}")
+        return address.value
+
+    def inside(self, address):
+        """Where the bytes can be seen."""
+        return self.cuda.inside(address)
+
     def destroy(self):
         lib.mc_engine_destroy(self.e)
 

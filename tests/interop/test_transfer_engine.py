@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Our Transfer Engine and upstream's move bytes into and out of each other's memory; every byte checked at both ends
 (upstream's transfer_engine_bench checks none, so its runs are checked in the target's memory)."""
-from clusters import (bench_programs, engines, engines_with_tls, http_metadata_by_hand, our_engine_on_bench_memory,
-                      upstream_bench_on_our_memory)
+from clusters import (bench_programs, engines, engines_with_device_memory, engines_with_tls, http_metadata_by_hand,
+                      our_engine_on_bench_memory, upstream_bench_on_our_memory)
 from peers import OLDER, main
 
 
@@ -71,6 +71,10 @@ def tls_required_is_nothing_to_upstream(peers):
     engines_with_tls(peers, "require")
 
 
+def device_memory_of_ours(peers):
+    engines_with_device_memory(peers)
+
+
 def metadata_servers_answer_alike(peers):
     http_metadata_by_hand(peers)
 
@@ -80,4 +84,5 @@ if __name__ == "__main__":
          ours_to_upstream_our_metadata, upstream_to_ours_our_metadata,
          ours_to_upstream_upstream_metadata, upstream_to_ours_upstream_metadata, older_release, unpooled_connections,
          upstream_bench_program_our_bench_target, our_bench_program_upstream_bench_target, bench_data,
-         tls_preferred_is_plain_to_upstream, tls_required_is_nothing_to_upstream, metadata_servers_answer_alike)
+         tls_preferred_is_plain_to_upstream, tls_required_is_nothing_to_upstream, device_memory_of_ours,
+         metadata_servers_answer_alike)
