@@ -174,6 +174,14 @@ void mc_metrics_register(struct mc_metrics *registry, enum mc_metric_type type, 
     entry_add(registry, type, name, help, labels, (struct entry){.metric = metric});
 }
 
+void mc_metrics_register_rows(struct mc_metrics *registry, const char *labels,
+                              const struct mc_metric_row *rows, size_t count) {
+    for (size_t i = 0; registry != NULL && i < count; i++) {
+        mc_metrics_register(registry, rows[i].type, rows[i].name, labels, rows[i].help,
+                            rows[i].metric);
+    }
+}
+
 void mc_metrics_register_fn(struct mc_metrics *registry, enum mc_metric_type type, const char *name,
                             const char *labels, const char *help, int64_t (*read)(void *arg),
                             void *arg) {

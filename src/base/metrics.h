@@ -46,6 +46,14 @@ void mc_metrics_destroy(struct mc_metrics *registry);
 void mc_metrics_register(struct mc_metrics *registry, enum mc_metric_type type, const char *name,
                          const char *labels, const char *help,
                          void *metric /* struct mc_metric or struct mc_histogram */);
+/* Several, of a table. A registry that is NULL takes none. */
+struct mc_metric_row {
+    enum mc_metric_type type;
+    const char *name, *help;
+    void *metric;
+};
+void mc_metrics_register_rows(struct mc_metrics *registry, const char *labels,
+                              const struct mc_metric_row *rows, size_t count);
 /* A value computed when asked. */
 void mc_metrics_register_fn(struct mc_metrics *registry, enum mc_metric_type type, const char *name,
                             const char *labels, const char *help, int64_t (*read)(void *arg),

@@ -466,11 +466,7 @@ static void *dummies_main(void *arg) {
 /* ---- start and stop ---- */
 
 static void register_metrics(struct mc_dummies *ds) {
-    const struct {
-        enum mc_metric_type type;
-        const char *name, *help;
-        struct mc_metric *metric;
-    } list[] = {
+    const struct mc_metric_row rows[] = {
         {MC_METRIC_GAUGE, "mooncake_client_dummies", "dummy clients", &ds->metrics.connected},
         {MC_METRIC_GAUGE, "mooncake_client_dummy_bytes", "memory of dummy clients that is mapped",
          &ds->metrics.mapped_bytes},
@@ -481,10 +477,7 @@ static void register_metrics(struct mc_dummies *ds) {
         {MC_METRIC_COUNTER, "mooncake_client_dummies_lost",
          "dummy clients that ended or fell silent", &ds->metrics.lost},
     };
-    for (size_t i = 0; i < MC_ARRAY_LEN(list); i++) {
-        mc_metrics_register(ds->store->metrics, list[i].type, list[i].name, "", list[i].help,
-                            list[i].metric);
-    }
+    mc_metrics_register_rows(ds->store->metrics, "", rows, MC_ARRAY_LEN(rows));
 }
 
 enum mc_status mc_dummies_start(struct mc_store *store, uint16_t rpc_port,

@@ -303,11 +303,7 @@ enum mc_status mc_dummy_client_health(struct mc_dummy_client *d) {
 /* ---- open and close ---- */
 
 static void register_metrics(struct mc_dummy_client *d, struct mc_metrics *metrics) {
-    const struct {
-        enum mc_metric_type type;
-        const char *name, *help;
-        struct mc_metric *metric;
-    } list[] = {
+    const struct mc_metric_row rows[] = {
         {MC_METRIC_COUNTER, "mooncake_dummy_rpc_count", "requests to the node", &d->metrics.rpcs},
         {MC_METRIC_COUNTER, "mooncake_dummy_rpc_failures", "of these, not answered",
          &d->metrics.failures},
@@ -318,9 +314,7 @@ static void register_metrics(struct mc_dummy_client *d, struct mc_metrics *metri
         {MC_METRIC_GAUGE, "mooncake_dummy_lost_blocks",
          "staged blocks that a call in doubt may still use", &d->metrics.lost_blocks},
     };
-    for (size_t i = 0; i < MC_ARRAY_LEN(list); i++) {
-        mc_metrics_register(metrics, list[i].type, list[i].name, "", list[i].help, list[i].metric);
-    }
+    mc_metrics_register_rows(metrics, "", rows, MC_ARRAY_LEN(rows));
 }
 
 static enum mc_status make_buffer(struct mc_dummy_client *d, uint64_t size, bool local,

@@ -269,74 +269,73 @@ static void stop_threads(struct mc_store *store) {
 /* ---- metrics ---- */
 
 static void register_hot(struct mc_metrics *metrics, struct mc_hot_counters *c) {
-    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_client_hot_cache_hits", "",
-                        "keys read from copies in this process", &c->hits);
-    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_client_hot_cache_misses", "",
-                        "keys of which there was none", &c->misses);
-    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_client_hot_cache_fills", "",
-                        "copies made", &c->fills);
-    mc_metrics_register(metrics, MC_METRIC_COUNTER, "mooncake_client_hot_cache_evictions", "",
-                        "copies that went for others", &c->evictions);
-    mc_metrics_register(metrics, MC_METRIC_GAUGE, "mooncake_client_hot_cache_bytes", "",
-                        "bytes of copies, keys and records", &c->bytes);
+    const struct mc_metric_row rows[] = {
+        {MC_METRIC_COUNTER, "mooncake_client_hot_cache_hits",
+         "keys read from copies in this process", &c->hits},
+        {MC_METRIC_COUNTER, "mooncake_client_hot_cache_misses", "keys of which there was none",
+         &c->misses},
+        {MC_METRIC_COUNTER, "mooncake_client_hot_cache_fills", "copies made", &c->fills},
+        {MC_METRIC_COUNTER, "mooncake_client_hot_cache_evictions", "copies that went for others",
+         &c->evictions},
+        {MC_METRIC_GAUGE, "mooncake_client_hot_cache_bytes", "bytes of copies, keys and records",
+         &c->bytes},
+    };
+    mc_metrics_register_rows(metrics, "", rows, MC_ARRAY_LEN(rows));
 }
 
 static void register_metrics(struct mc_store *store) {
+    static const char LATENCY[] = "duration of a call in microseconds";
     struct mc_ops_counters *c = mc_ops_counters(store->ops);
-    const struct {
-        const char *name, *help;
-        struct mc_metric *metric;
-    } counters[] = {
-        {"mooncake_client_rpc_count", "requests to the master", &c->rpcs},
-        {"mooncake_client_rpc_failures", "requests that were not answered or refused",
-         &c->rpc_failures},
-        {"mooncake_client_rpc_retries", "requests asked again", &c->rpc_retries},
-        {"mooncake_client_put_keys", "keys put or upserted", &c->puts},
-        {"mooncake_client_put_failures", "of these, failed", &c->put_failures},
-        {"mooncake_client_put_in_doubt", "of these, left to the master's timeouts",
-         &c->puts_abandoned},
-        {"mooncake_client_put_replaced", "keys placed again because a node could not be written to",
-         &c->puts_replaced},
-        {"mooncake_client_put_contested", "keys that somebody else was writing at the time",
-         &c->puts_contested},
-        {"mooncake_client_get_keys", "keys read", &c->gets},
-        {"mooncake_client_get_failures", "of these, missing or failed", &c->get_failures},
-        {"mooncake_transfer_write_bytes", "bytes written, each replica", &c->written_bytes},
-        {"mooncake_transfer_read_bytes", "bytes read", &c->read_bytes},
-        {"mooncake_client_replica_failovers", "reads that another replica had to serve",
-         &c->failovers},
-        {"mooncake_client_lease_renewals", "leases renewed", &c->leases_renewed},
-        {"mooncake_client_lease_expired", "reads that outlived their lease", &c->leases_expired},
-        {"mooncake_client_checksum_mismatches", "reads that a checksum denied",
+    const struct mc_metric_row rows[] = {
+        {MC_METRIC_COUNTER, "mooncake_client_rpc_count", "requests to the master", &c->rpcs},
+        {MC_METRIC_COUNTER, "mooncake_client_rpc_failures",
+         "requests that were not answered or refused", &c->rpc_failures},
+        {MC_METRIC_COUNTER, "mooncake_client_rpc_retries", "requests asked again", &c->rpc_retries},
+        {MC_METRIC_COUNTER, "mooncake_client_put_keys", "keys put or upserted", &c->puts},
+        {MC_METRIC_COUNTER, "mooncake_client_put_failures", "of these, failed", &c->put_failures},
+        {MC_METRIC_COUNTER, "mooncake_client_put_in_doubt",
+         "of these, left to the master's timeouts", &c->puts_abandoned},
+        {MC_METRIC_COUNTER, "mooncake_client_put_replaced",
+         "keys placed again because a node could not be written to", &c->puts_replaced},
+        {MC_METRIC_COUNTER, "mooncake_client_put_contested",
+         "keys that somebody else was writing at the time", &c->puts_contested},
+        {MC_METRIC_COUNTER, "mooncake_client_get_keys", "keys read", &c->gets},
+        {MC_METRIC_COUNTER, "mooncake_client_get_failures", "of these, missing or failed",
+         &c->get_failures},
+        {MC_METRIC_COUNTER, "mooncake_transfer_write_bytes", "bytes written, each replica",
+         &c->written_bytes},
+        {MC_METRIC_COUNTER, "mooncake_transfer_read_bytes", "bytes read", &c->read_bytes},
+        {MC_METRIC_COUNTER, "mooncake_client_replica_failovers",
+         "reads that another replica had to serve", &c->failovers},
+        {MC_METRIC_COUNTER, "mooncake_client_lease_renewals", "leases renewed", &c->leases_renewed},
+        {MC_METRIC_COUNTER, "mooncake_client_lease_expired", "reads that outlived their lease",
+         &c->leases_expired},
+        {MC_METRIC_COUNTER, "mooncake_client_checksum_mismatches", "reads that a checksum denied",
          &c->checksum_mismatches},
-        {"mooncake_client_views_opened", "views opened", &c->views_opened},
-        {"mooncake_client_views_lost", "views whose object went away", &c->views_lost},
-        {"mooncake_client_remounts", "times the segment was mounted again", &c->remounts},
-        {"mooncake_client_tasks", "copies and moves carried out for the master", &c->tasks},
-        {"mooncake_client_task_failures", "copies and moves that failed", &c->task_failures},
-        {"mooncake_client_disk_reads", "keys read from the SSD of a node", &c->disk_reads},
-        {"mooncake_client_disk_read_failures", "of these, failed", &c->disk_read_failures},
+        {MC_METRIC_COUNTER, "mooncake_client_views_opened", "views opened", &c->views_opened},
+        {MC_METRIC_COUNTER, "mooncake_client_views_lost", "views whose object went away",
+         &c->views_lost},
+        {MC_METRIC_COUNTER, "mooncake_client_remounts", "times the segment was mounted again",
+         &c->remounts},
+        {MC_METRIC_COUNTER, "mooncake_client_tasks", "copies and moves carried out for the master",
+         &c->tasks},
+        {MC_METRIC_COUNTER, "mooncake_client_task_failures", "copies and moves that failed",
+         &c->task_failures},
+        {MC_METRIC_COUNTER, "mooncake_client_disk_reads", "keys read from the SSD of a node",
+         &c->disk_reads},
+        {MC_METRIC_COUNTER, "mooncake_client_disk_read_failures", "of these, failed",
+         &c->disk_read_failures},
+        {MC_METRIC_HISTOGRAM, "mooncake_transfer_put_latency", LATENCY, &store->latency.put},
+        {MC_METRIC_HISTOGRAM, "mooncake_transfer_get_latency", LATENCY, &store->latency.get},
+        {MC_METRIC_HISTOGRAM, "mooncake_transfer_batch_put_latency", LATENCY,
+         &store->latency.put_batch},
+        {MC_METRIC_HISTOGRAM, "mooncake_transfer_batch_get_latency", LATENCY,
+         &store->latency.get_batch},
+        {MC_METRIC_HISTOGRAM, "mooncake_client_exist_latency", LATENCY, &store->latency.exist},
     };
-    for (size_t i = 0; i < MC_ARRAY_LEN(counters); i++) {
-        mc_metrics_register(store->metrics, MC_METRIC_COUNTER, counters[i].name, "",
-                            counters[i].help, counters[i].metric);
-    }
+    mc_metrics_register_rows(store->metrics, "", rows, MC_ARRAY_LEN(rows));
     if (store->hot != NULL) {
         register_hot(store->metrics, mc_hot_counters(store->hot));
-    }
-    const struct {
-        const char *name;
-        struct mc_histogram *histogram;
-    } histograms[] = {
-        {"mooncake_transfer_put_latency", &store->latency.put},
-        {"mooncake_transfer_get_latency", &store->latency.get},
-        {"mooncake_transfer_batch_put_latency", &store->latency.put_batch},
-        {"mooncake_transfer_batch_get_latency", &store->latency.get_batch},
-        {"mooncake_client_exist_latency", &store->latency.exist},
-    };
-    for (size_t i = 0; i < MC_ARRAY_LEN(histograms); i++) {
-        mc_metrics_register(store->metrics, MC_METRIC_HISTOGRAM, histograms[i].name, "",
-                            "duration of a call in microseconds", histograms[i].histogram);
     }
 }
 

@@ -386,11 +386,7 @@ static enum mc_status bound(struct mc_events *e, int type, const char *endpoint,
 }
 
 static void register_metrics(struct mc_events *e) {
-    const struct {
-        enum mc_metric_type type;
-        const char *name, *help;
-        struct mc_metric *metric;
-    } all[] = {
+    const struct mc_metric_row rows[] = {
         {MC_METRIC_COUNTER, "master_kv_events_published_total", "KV events published",
          &e->published_events},
         {MC_METRIC_COUNTER, "master_kv_event_batches_total", "messages with KV events",
@@ -406,9 +402,7 @@ static void register_metrics(struct mc_events *e) {
         {MC_METRIC_COUNTER, "master_kv_event_replays_refused_total",
          "replays that were not understood, or whose reader was too slow", &e->refused},
     };
-    for (size_t i = 0; e->metrics && i < MC_ARRAY_LEN(all); i++) {
-        mc_metrics_register(e->metrics, all[i].type, all[i].name, "", all[i].help, all[i].metric);
-    }
+    mc_metrics_register_rows(e->metrics, "", rows, MC_ARRAY_LEN(rows));
 }
 
 static void destroy(struct mc_events *e) {

@@ -79,11 +79,7 @@ static int64_t read_buffered(void *arg) {
 }
 
 static void register_metrics(struct mc_rpc_server *s) {
-    const struct {
-        enum mc_metric_type type;
-        const char *name, *help;
-        struct mc_metric *metric;
-    } all[] = {
+    const struct mc_metric_row rows[] = {
         {MC_METRIC_GAUGE, "mc_rpc_connections", "open RPC connections", &s->metrics.connections},
         {MC_METRIC_COUNTER, "mc_rpc_connections_refused", "connections closed because of the limit",
          &s->metrics.refused},
@@ -101,10 +97,7 @@ static void register_metrics(struct mc_rpc_server *s) {
         {MC_METRIC_COUNTER, "mc_rpc_sent_bytes", "bytes written to RPC connections",
          &s->metrics.sent},
     };
-    for (size_t i = 0; s->config.metrics != NULL && i < MC_ARRAY_LEN(all); i++) {
-        mc_metrics_register(s->config.metrics, all[i].type, all[i].name, "", all[i].help,
-                            all[i].metric);
-    }
+    mc_metrics_register_rows(s->config.metrics, "", rows, MC_ARRAY_LEN(rows));
     if (s->config.metrics != NULL) {
         mc_metrics_register_fn(s->config.metrics, MC_METRIC_GAUGE, "mc_rpc_buffered_bytes", "",
                                "bytes of requests and answers that wait on connections",

@@ -277,11 +277,7 @@ static void register_metrics(struct rdma_context *context) {
     struct rdma_context_metrics *m = &context->metrics;
     char labels[96];
     snprintf(labels, sizeof(labels), "nic=\"%s\"", context->name);
-    const struct {
-        enum mc_metric_type type;
-        const char *name, *help;
-        struct mc_metric *metric;
-    } table[] = {
+    const struct mc_metric_row rows[] = {
         {MC_METRIC_GAUGE, "mooncake_te_rdma_endpoints", "endpoints with queue pairs",
          &m->endpoints},
         {MC_METRIC_COUNTER, "mooncake_te_rdma_endpoints_opened_total", "endpoints that came up",
@@ -297,10 +293,7 @@ static void register_metrics(struct rdma_context *context) {
         {MC_METRIC_COUNTER, "mooncake_te_rdma_work_request_errors_total",
          "work requests that failed by themselves", &m->wr_errors},
     };
-    for (size_t i = 0; i < MC_ARRAY_LEN(table); i++) {
-        mc_metrics_register(registry, table[i].type, table[i].name, labels, table[i].help,
-                            table[i].metric);
-    }
+    mc_metrics_register_rows(registry, labels, rows, MC_ARRAY_LEN(rows));
 }
 
 /* What the port is, and what paths from it look like. */
