@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "bench.h"
 #include "base/base.h"
 #include "master/allocator.h"
 
@@ -47,12 +48,6 @@ struct worker {
 
 /* Processor time of the thread, waiting for the lock included: on a shared machine the wall clock
  * measures the neighbours. */
-static uint64_t cpu_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * MC_SEC + (uint64_t)t.tv_nsec;
-}
-
 /* A multiplication, not a division: the benchmark's own cost must not hide the allocator's. */
 static uint64_t below(struct worker *w, uint64_t bound) {
     return (uint64_t)(((__uint128_t)mc_rng_next(&w->rng) * bound) >> 64);

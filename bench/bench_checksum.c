@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "client/checksum.h"
 #include "io/io.h"
 #include "master/service.h"
@@ -27,17 +28,6 @@
 #define TURN_NS       (40 * MC_MS)
 #define TURNS_MAX     1000
 #define KEYS          32u
-
-static uint64_t now_ns(void) {
-    return mc_now_ns(mc_clock_system());
-}
-
-static void check(enum mc_status status, const char *what) {
-    if (status != MC_OK) {
-        fprintf(stderr, "bench_checksum: %s: %s\n", what, mc_status_name(status));
-        exit(1);
-    }
-}
 
 static struct mc_store *open_store(unsigned port, uint64_t bytes, bool checksum) {
     struct mc_store_options options;
@@ -72,20 +62,10 @@ static _Noreturn void be_the_cluster(int out) {
     }
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, unsigned count) {
-    qsort(values, count, sizeof(*values), by_value);
-    return values[count / 2];
-}
-
 /* ---- the sum alone ---- */
 
 /* Of this process: what others take of the machine does not count. */
-static uint64_t cpu_ns(void) {
+static uint64_t process_cpu_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (uint64_t)t.tv_sec * MC_SEC + (uint64_t)t.tv_nsec;
@@ -100,17 +80,17 @@ static void measure_sum(size_t step, const char *where) {
     double sum[9], copy[9];
     uint64_t use = 0;
     for (unsigned i = 0; i < MC_ARRAY_LEN(sum); i++) {
-        uint64_t t0 = cpu_ns();
+        uint64_t t0 = process_cpu_ns();
         for (size_t done = 0; done < bytes; done += step) {
             struct mc_slice slice = {a + (step < bytes ? 0 : done), step};
             use += mc_checksum_slices(&slice, 1, step);
         }
-        uint64_t t1 = cpu_ns();
+        uint64_t t1 = process_cpu_ns();
         for (size_t done = 0; done < bytes; done += step) {
             memcpy(b, a, step);
             __asm__ volatile("" ::: "memory");
         }
-        uint64_t t2 = cpu_ns();
+        uint64_t t2 = process_cpu_ns();
         sum[i] = (double)bytes / (double)(t1 - t0);
         copy[i] = (double)bytes / (double)(t2 - t1);
     }
@@ -125,7 +105,7 @@ static void measure_sum(size_t step, const char *where) {
 
 /* GB/s; *cpu = processor nanoseconds a byte. */
 static double turn(struct mc_store *s, bool put, uint8_t *buffer, size_t bytes, double *cpu) {
-    uint64_t begin = now_ns(), used = cpu_ns(), done = 0;
+    uint64_t begin = now_ns(), used = process_cpu_ns(), done = 0;
     for (unsigned i = 0; now_ns() - begin < TURN_NS; i++, done += bytes) {
         char key[64];
         size_t length;
@@ -136,7 +116,7 @@ static double turn(struct mc_store *s, bool put, uint8_t *buffer, size_t bytes, 
             check(mc_store_get(s, key, buffer, bytes, &length), "get");
         }
     }
-    *cpu = (double)(cpu_ns() - used) / (double)done;
+    *cpu = (double)(process_cpu_ns() - used) / (double)done;
     return (double)done / (double)(now_ns() - begin);
 }
 

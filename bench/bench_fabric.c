@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "mooncake/transfer.h"
 #include "te/te.h"
 #include "te/transport/fabric_provider.h"
@@ -37,10 +38,6 @@ struct raw {
     struct fabric_region *region;
     uint64_t key, peer;
 };
-
-static uint64_t now(void) {
-    return mc_now_ns(mc_clock_system());
-}
 
 static void must(bool good, const char *what) {
     if (!good) {
@@ -113,11 +110,11 @@ static void serve(int out, const char *provider) {
 /* As fi_rma_bw: a window of operations, then all of their completions. */
 static double run_raw(struct raw *r, const struct hello *h, char *memory, bool write_op,
                       uint64_t size, double seconds) {
-    uint64_t begin = now(), until = begin + (uint64_t)(seconds * 1e9), done = 0, posted = 0;
+    uint64_t begin = now_ns(), until = begin + (uint64_t)(seconds * 1e9), done = 0, posted = 0;
     uint64_t window = WINDOW;
-    while (now() < until || done < posted) {
+    while (now_ns() < until || done < posted) {
         struct fabric_completion c[WINDOW];
-        window += done == window && now() < until ? WINDOW : 0;
+        window += done == window && now_ns() < until ? WINDOW : 0;
         while (posted < window) {
             uint64_t offset = posted % (MEMORY / size) * size;
             struct fabric_op op = {.context = r,
@@ -141,13 +138,13 @@ static double run_raw(struct raw *r, const struct hello *h, char *memory, bool w
         }
         done += n;
     }
-    return (double)(done * size) / (double)(now() - begin) * 1e9;
+    return (double)(done * size) / (double)(now_ns() - begin) * 1e9;
 }
 
 static double run_engine(struct mc_engine *engine, mc_segment_id segment, const struct hello *h,
                          char *memory, bool write_op, uint64_t size, double seconds) {
-    uint64_t begin = now(), until = begin + (uint64_t)(seconds * 1e9), bytes = 0, at = 0;
-    while (now() < until) {
+    uint64_t begin = now_ns(), until = begin + (uint64_t)(seconds * 1e9), bytes = 0, at = 0;
+    while (now_ns() < until) {
         struct mc_transfer_request r[WINDOW];
         for (int i = 0; i < WINDOW; i++, at++) {
             uint64_t offset = at % (MEMORY / size) * size;
@@ -157,12 +154,7 @@ static double run_engine(struct mc_engine *engine, mc_segment_id segment, const 
         must(mc_transfer(engine, r, WINDOW, mc_deadline_in_ms(60000)) == MC_OK, "a transfer fails");
         bytes += WINDOW * size;
     }
-    return (double)bytes / (double)(now() - begin) * 1e9;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return (double)bytes / (double)(now_ns() - begin) * 1e9;
 }
 
 int main(int argc, char **argv) {
@@ -197,11 +189,10 @@ int main(int argc, char **argv) {
                 raw[round] = run_raw(&r, &h, memory, op == 1, sizes[i], seconds);
                 ours[round] = run_engine(engine, segment, &h, memory, op == 1, sizes[i], seconds);
             }
-            qsort(raw, ROUNDS, sizeof(double), by_value);
-            qsort(ours, ROUNDS, sizeof(double), by_value);
+            double raw_rate = median(raw, ROUNDS), our_rate = median(ours, ROUNDS);
             printf("%-6s %10llu %10.0f %10.0f %6.2f\n", op == 1 ? "write" : "read",
-                   (unsigned long long)sizes[i], raw[ROUNDS / 2] / 1e6, ours[ROUNDS / 2] / 1e6,
-                   ours[ROUNDS / 2] / raw[ROUNDS / 2]);
+                   (unsigned long long)sizes[i], raw_rate / 1e6, our_rate / 1e6,
+                   our_rate / raw_rate);
         }
     }
     mc_engine_destroy(engine);

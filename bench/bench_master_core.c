@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "base/base.h"
 #include "base/log.h"
 #include "base/metrics.h"
@@ -159,13 +160,6 @@ static void op_nothing(struct caller *c, size_t count) {
 
 /* ---- measuring ---- */
 
-/* Processor time of this thread: on a shared machine the wall clock measures the neighbours. */
-static uint64_t cpu_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * MC_SEC + (uint64_t)t.tv_nsec;
-}
-
 static double keys_per_second(struct caller *c, void (*op)(struct caller *, size_t), size_t count) {
     uint64_t start = cpu_ns(), now = start, keys = 0;
     while (now - start < MEASURE_NS) {
@@ -248,11 +242,6 @@ static void *work(void *arg) {
     return NULL;
 }
 
-static int by_value(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static void measure_ping(struct mc_master *m, uint64_t objects) {
     struct load load = {.m = m, .objects = objects};
     struct caller c;
@@ -261,16 +250,16 @@ static void measure_ping(struct mc_master *m, uint64_t objects) {
     caller_init(&c, m, objects, 12);
     pthread_create(&id, NULL, work, &load);
     size_t count = 0;
-    uint64_t start = mc_now_ns(mc_clock_system());
-    while (count < PINGS_MAX && mc_now_ns(mc_clock_system()) - start < 2 * MEASURE_NS) {
-        uint64_t before = mc_now_ns(mc_clock_system());
+    uint64_t start = now_ns();
+    while (count < PINGS_MAX && now_ns() - start < 2 * MEASURE_NS) {
+        uint64_t before = now_ns();
         serve(&c, MC_RPC_Ping, &client);
-        times[count++] = mc_now_ns(mc_clock_system()) - before;
+        times[count++] = now_ns() - before;
         usleep(20);
     }
     atomic_store_explicit(&load.stop, true, memory_order_relaxed);
     pthread_join(id, NULL);
-    qsort(times, count, sizeof(times[0]), by_value);
+    qsort(times, count, sizeof(times[0]), by_u64);
     printf("ping under load: p50 %.1f us, p99 %.1f us, max %.1f us (%zu pings)\n",
            (double)times[count / 2] / 1e3, (double)times[count * 99 / 100] / 1e3,
            (double)times[count - 1] / 1e3, count);

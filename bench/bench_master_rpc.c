@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "io/io.h"
 #include "rpc/frame.h"
 #include "wire/master_rpc.h"
@@ -31,10 +32,6 @@
 
 static const struct mc_uuid client = {0x1234, 0x5678};
 static const struct mc_uuid segment = {0x9abc, 0xdef0};
-
-static uint64_t now(void) {
-    return mc_now_ns(mc_clock_system());
-}
 
 static void give_up(const char *what) {
     fprintf(stderr, "bench_master_rpc: %s\n", what);
@@ -122,7 +119,7 @@ static int connect_to(const char *address) {
     }
     snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
     if (mc_addr_resolve(host, (uint16_t)atoi(colon + 1), &addr) != MC_OK ||
-        mc_connect(&addr, now() + 5 * MC_SEC, &fd) != MC_OK) {
+        mc_connect(&addr, now_ns() + 5 * MC_SEC, &fd) != MC_OK) {
         give_up("cannot connect");
     }
     return fd;
@@ -134,12 +131,12 @@ static bool call_once(int fd, const struct template *t, uint64_t key, bool vecto
     append_request(&out, t, key);
     char *body = NULL;
     struct iovec iov = {out.data, out.len};
-    if (mc_send_all(fd, &iov, 1, now() + 30 * MC_SEC) != MC_OK ||
-        mc_recv_all(fd, &header, sizeof(header), now() + 30 * MC_SEC) != MC_OK) {
+    if (mc_send_all(fd, &iov, 1, now_ns() + 30 * MC_SEC) != MC_OK ||
+        mc_recv_all(fd, &header, sizeof(header), now_ns() + 30 * MC_SEC) != MC_OK) {
         give_up("the master closed the connection");
     }
     body = mc_alloc(header.length + 1);
-    if (mc_recv_all(fd, body, header.length, now() + 30 * MC_SEC) != MC_OK) {
+    if (mc_recv_all(fd, body, header.length, now_ns() + 30 * MC_SEC) != MC_OK) {
         give_up("the master closed the connection");
     }
     bool ok = answer_ok(&header, body, vector);
@@ -194,12 +191,12 @@ static void *ping_main(void *arg) {
     make_frame(&ping, MC_RPC_Ping, &client, 0);
     int fd = connect_to(p->address);
     while (!atomic_load_explicit(&p->stop, memory_order_acquire)) {
-        uint64_t begun = now();
+        uint64_t begun = now_ns();
         if (!call_once(fd, &ping, 0, false)) {
             give_up("ping fails");
         }
         if (p->count < MAX_SAMPLES) {
-            p->samples[p->count++] = (uint32_t)(now() - begun);
+            p->samples[p->count++] = (uint32_t)(now_ns() - begun);
         }
         usleep(2000);
     }
@@ -289,12 +286,12 @@ static struct result run(const char *address, const struct load *l, double secon
     for (unsigned i = 0; i < connections; i++) {
         c[i].fd = connect_to(address);
     }
-    uint64_t begun = now(), end = begun + (uint64_t)(seconds * 1e9), answers = 0;
+    uint64_t begun = now_ns(), end = begun + (uint64_t)(seconds * 1e9), answers = 0;
     bool open = true;
     unsigned waiting = 0;
     do {
         /* Keys to look up must exist, however slow this machine is now. */
-        open = now() < end || (l->key_space == 0 && r.next_key < first_key + BATCH);
+        open = now_ns() < end || (l->key_space == 0 && r.next_key < first_key + BATCH);
         waiting = 0;
         for (unsigned i = 0; i < connections; i++) {
             if (open) {
@@ -314,7 +311,7 @@ static struct result run(const char *address, const struct load *l, double secon
     if (waiting != 0) {
         give_up("no answer for 10 s");
     }
-    r.seconds = (double)(now() - begun) / 1e9;
+    r.seconds = (double)(now_ns() - begun) / 1e9;
     r.operations = answers / l->per_operation * l->keys;
     for (unsigned i = 0; i < connections; i++) {
         close(c[i].fd);
@@ -328,13 +325,13 @@ static struct result run(const char *address, const struct load *l, double secon
 static void round_trips(int fd, const struct load *l, double seconds, double *p50, double *p99) {
     uint32_t *samples = mc_alloc(MAX_SAMPLES * sizeof(*samples));
     size_t count = 0;
-    uint64_t end = now() + (uint64_t)(seconds * 1e9);
-    while (now() < end && count < MAX_SAMPLES) {
-        uint64_t begun = now();
+    uint64_t end = now_ns() + (uint64_t)(seconds * 1e9);
+    while (now_ns() < end && count < MAX_SAMPLES) {
+        uint64_t begun = now_ns();
         if (!call_once(fd, l->requests[0], count % l->key_space, l->vector)) {
             give_up("a single call fails");
         }
-        samples[count++] = (uint32_t)(now() - begun);
+        samples[count++] = (uint32_t)(now_ns() - begun);
     }
     *p99 = percentile(samples, count, .99);
     *p50 = percentile(samples, count, .50);

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "bench.h"
 #include "base/log.h"
 #include "master/core.h"
 
@@ -51,12 +52,6 @@ struct cluster {
     double full_sum, full_least;
     unsigned evictions;
 };
-
-static uint64_t cpu_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * MC_SEC + (uint64_t)t.tv_nsec;
-}
 
 static void cluster_make(struct cluster *c, const struct row *row, uint64_t segment_bytes) {
     struct mc_master_config config;

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "te/te.h"
 
 #define IN_FLIGHT 128
@@ -22,13 +23,6 @@ struct side {
     struct mc_engine *engine;
     char *memory;
 };
-
-static void check(enum mc_status status, const char *what) {
-    if (status != MC_OK) {
-        fprintf(stderr, "bench_rdma: %s: %s\n", what, mc_status_text(status));
-        exit(1);
-    }
-}
 
 static struct side side_open(const char *nics, size_t bytes) {
     const struct mc_transport_ops *const table[] = {&mc_transport_rdma_ops};
@@ -93,7 +87,7 @@ static double run(struct side *side, const struct target *target, enum mc_transf
         }
     }
     check(mc_transfer(side->engine, requests[0], half, mc_deadline_in_ms(60000)), "first transfer");
-    uint64_t begin = mc_now_ns(mc_clock_system()), end = begin + (uint64_t)(seconds * 1e9), now;
+    uint64_t begin = now_ns(), end = begin + (uint64_t)(seconds * 1e9), now;
     for (size_t b = 0; b < 2; b++) {
         check(mc_batch_create(side->engine, half, &batches[b]), "no batch");
         check(mc_batch_submit(batches[b], requests[b], half, mc_deadline_in_ms(60000)), "submit");
@@ -107,7 +101,7 @@ static double run(struct side *side, const struct target *target, enum mc_transf
                   "submit");
             messages += half;
         }
-        now = mc_now_ns(mc_clock_system());
+        now = now_ns();
     } while (now < end);
     for (size_t b = 0; b < 2; b++) {
         check(mc_batch_wait(batches[b], MC_WAIT_FOREVER), "transfer");

@@ -10,13 +10,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "io/io.h"
 
 #define BIG (16u << 20)
-
-static uint64_t now(void) {
-    return mc_now_ns(mc_clock_system());
-}
 
 static void connect_pair(int pair[2]) {
     int listener;
@@ -24,7 +21,7 @@ static void connect_pair(int pair[2]) {
     struct mc_addr addr, peer;
     MC_ASSERT(mc_listen("127.0.0.1", 0, 4, &listener, &port) == MC_OK);
     MC_ASSERT(mc_addr_resolve("127.0.0.1", port, &addr) == MC_OK);
-    MC_ASSERT(mc_connect(&addr, now() + MC_SEC, &pair[0]) == MC_OK);
+    MC_ASSERT(mc_connect(&addr, now_ns() + MC_SEC, &pair[0]) == MC_OK);
     MC_ASSERT(mc_accept(listener, &pair[1], &peer) == MC_OK);
     close(listener);
 }
@@ -73,11 +70,11 @@ static void *serve_blocking(void *arg) {
 /* ---- the client ---- */
 
 static void ask(const char *what, int fd, size_t reply, int rounds, char *buffer, bool plain) {
-    uint64_t start = now();
+    uint64_t start = now_ns();
     for (int i = 0; i < rounds; i++) {
         if (!plain) {
             MC_ASSERT(mc_send_all(fd, &(struct iovec){(char *)"x", 1}, 1, MC_NO_DEADLINE) == MC_OK);
-            MC_ASSERT(mc_recv_all(fd, buffer, reply, now() + 10 * MC_SEC) == MC_OK);
+            MC_ASSERT(mc_recv_all(fd, buffer, reply, now_ns() + 10 * MC_SEC) == MC_OK);
             continue;
         }
         MC_ASSERT(write(fd, "x", 1) == 1);
@@ -87,7 +84,7 @@ static void ask(const char *what, int fd, size_t reply, int rounds, char *buffer
             done += (size_t)got;
         }
     }
-    double us = (double)(now() - start) / rounds / 1000;
+    double us = (double)(now_ns() - start) / rounds / 1000;
     printf("%-28s %8zu B %9.2f us %8.2f GB/s\n", what, reply, us, (double)reply / us / 1000);
 }
 
@@ -124,20 +121,20 @@ int main(int argc, char **argv) {
     int rounds = argc > 1 ? atoi(argv[1]) : 20000;
     struct mc_reactor *r;
     MC_ASSERT(rounds > 0 && mc_reactor_create("bench", &r) == MC_OK);
-    uint64_t start = now();
+    uint64_t start = now_ns();
     for (int i = 0; i < rounds; i++) {
         mc_reactor_call(r, nothing, NULL);
     }
-    printf("call and wait      %9.2f us\n", (double)(now() - start) / rounds / 1000);
+    printf("call and wait      %9.2f us\n", (double)(now_ns() - start) / rounds / 1000);
     size_t posts = (size_t)rounds * 10;
     struct mc_task *tasks = mc_zalloc(posts * sizeof(*tasks));
-    start = now();
+    start = now_ns();
     for (size_t i = 0; i < posts; i++) {
         tasks[i].run = count;
         mc_reactor_post(r, &tasks[i]);
     }
     mc_reactor_call(r, nothing, NULL);
-    printf("post, in a stream  %9.3f us\n", (double)(now() - start) / (double)posts / 1000);
+    printf("post, in a stream  %9.3f us\n", (double)(now_ns() - start) / (double)posts / 1000);
     mc_reactor_destroy(r);
     free(tasks);
 

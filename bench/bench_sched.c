@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "bench.h"
 #include "base/log.h"
 #include "te/internal.h"
 
@@ -110,17 +111,6 @@ struct worker {
     uint64_t took_ns;
 };
 
-static uint64_t now_ns(void) {
-    return mc_now_ns(mc_clock_system());
-}
-
-/* Of this thread's CPU, so that what else the machine does counts little. */
-static uint64_t cpu_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * MC_SEC + (uint64_t)t.tv_nsec;
-}
-
 static void one_batch(const struct worker *w, const struct mc_transfer_request *requests,
                       size_t count) {
     struct mc_batch *batch;
@@ -157,11 +147,6 @@ static void *work(void *arg) {
     } while (w->batches == 0 && now_ns() < w->end_ns);
     w->took_ns = cpu_ns() - begin;
     return NULL;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 /* ---- what counting costs ---- */
@@ -209,8 +194,8 @@ static void telemetry(unsigned rounds, FILE *json) {
         count[r] = count_slices();
         copy[r] = copy_slices();
     }
-    qsort(count, rounds, sizeof(count[0]), compare);
-    qsort(copy, rounds, sizeof(copy[0]), compare);
+    qsort(count, rounds, sizeof(count[0]), by_double);
+    qsort(copy, rounds, sizeof(copy[0]), by_double);
     double share = 100 * count[rounds / 2] / copy[rounds / 2];
     printf("telemetry: %.1f ns a slice, %.2f %% of a memcpy of 64 KiB (%.0f ns)\n",
            count[rounds / 2], share, copy[rounds / 2]);
@@ -260,7 +245,7 @@ static double measure(bool cut, unsigned threads, unsigned rounds, double second
         figures[r] = (double)took / (double)(completed(engine) - before);
     }
     mc_engine_destroy(engine);
-    qsort(figures, rounds, sizeof(figures[0]), compare);
+    qsort(figures, rounds, sizeof(figures[0]), by_double);
     return figures[rounds / 2];
 }
 

@@ -24,6 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "io/io.h"
 #include "master/service.h"
 #include "mooncake/store.h"
@@ -40,17 +41,6 @@ static double seconds = 0.3;
 static size_t only_size; /* 0 = all */
 static FILE *json;
 static bool json_comma;
-
-static uint64_t now_ns(void) {
-    return mc_now_ns(mc_clock_system());
-}
-
-static void check(enum mc_status status, const char *what) {
-    if (status != MC_OK) {
-        fprintf(stderr, "bench_store: %s: %s\n", what, mc_status_name(status));
-        exit(1);
-    }
-}
 
 /* ---- processes ---- */
 
@@ -113,11 +103,6 @@ static pid_t spawn(const char *role, const char *argument, char *line, size_t si
 struct figure {
     double values_s, gb_s, p50_us, p99_us;
 };
-
-static int compare_u64(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
 
 static void print_figure(const char *road, const char *what, size_t bytes, unsigned batch,
                          unsigned threads, const struct figure *f) {
@@ -299,7 +284,7 @@ static void measure(struct mc_store *store, const char *road, enum op op, size_t
         free(jobs[t].samples);
         free(jobs[t].keys);
     }
-    qsort(samples, count, sizeof(*samples), compare_u64);
+    qsort(samples, count, sizeof(*samples), by_u64);
     struct figure f = {.values_s = (double)(calls * batch) / elapsed,
                        .gb_s = op == OP_EXIST ? 0 : (double)(calls * batch * bytes) / elapsed / 1e9,
                        .p50_us = (double)samples[count / 2] / 1e3,
@@ -440,7 +425,7 @@ static void measure_raw(bool put, size_t bytes, unsigned threads) {
         free(jobs[t].samples);
     }
     double elapsed = (double)(now_ns() - begin) / 1e9;
-    qsort(samples, count, sizeof(*samples), compare_u64);
+    qsort(samples, count, sizeof(*samples), by_u64);
     struct figure f = {(double)calls / elapsed, (double)(calls * bytes) / elapsed / 1e9,
                        (double)samples[count / 2] / 1e3, (double)samples[count * 99 / 100] / 1e3};
     print_figure("socket", put ? "put" : "get", bytes, 1, threads, &f);
@@ -543,7 +528,7 @@ static void measure_large(const char *road, const char *master, size_t bytes) {
             samples[count] = now - started;
         }
         double elapsed = (double)(now - begin) / 1e9;
-        qsort(samples, count, sizeof(*samples), compare_u64);
+        qsort(samples, count, sizeof(*samples), by_u64);
         struct figure f = {(double)count / elapsed, (double)(count * bytes) / elapsed / 1e9,
                            (double)samples[count / 2] / 1e3,
                            (double)samples[count * 99 / 100] / 1e3};

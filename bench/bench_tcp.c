@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "io/io.h"
 #include "mooncake/transfer.h"
 
@@ -31,10 +32,6 @@
 #define THREADS_MAX 4
 #define BATCH_MAX   128
 #define SAMPLES_MAX (1u << 20)
-
-static uint64_t now(void) {
-    return mc_now_ns(mc_clock_system());
-}
 
 static char *make_memory(int byte) {
     char *memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -248,11 +245,11 @@ static void *run_client(void *arg) {
     struct job *job = arg;
     struct bench *bench = job->client.bench;
     bool sample = job->client.index == 0;
-    uint64_t begin = now();
+    uint64_t begin = now_ns();
     do {
         job->side->batch(&job->client);
         job->client.bytes += job->client.load->size * (uint64_t)job->client.load->batch;
-        uint64_t end = now();
+        uint64_t end = now_ns();
         if (sample && bench->sample_count < SAMPLES_MAX) {
             bench->samples[bench->sample_count++] = end - begin;
         }
@@ -265,7 +262,7 @@ static void *run_client(void *arg) {
 static double run_round(struct bench *bench, const struct load *load, const struct side *side) {
     struct job jobs[THREADS_MAX];
     pthread_t threads[THREADS_MAX];
-    uint64_t begin = now(), bytes = 0;
+    uint64_t begin = now_ns(), bytes = 0;
     bench->sample_count = 0;
     for (int i = 0; i < load->threads; i++) {
         jobs[i] =
@@ -276,22 +273,7 @@ static double run_round(struct bench *bench, const struct load *load, const stru
         pthread_join(threads[i], NULL);
         bytes += jobs[i].client.bytes;
     }
-    return (double)bytes / (double)(now() - begin);
-}
-
-static int compare_double(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static int compare_u64(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values) {
-    qsort(values, ROUNDS, sizeof(values[0]), compare_double);
-    return values[ROUNDS / 2];
+    return (double)bytes / (double)(now_ns() - begin);
 }
 
 /* Of sorted values: what the machine gives when others let it, two rounds in ROUNDS. */
@@ -300,7 +282,7 @@ static double good(const double *values) {
 }
 
 static double percentile_us(struct bench *bench, double q) {
-    qsort(bench->samples, bench->sample_count, sizeof(bench->samples[0]), compare_u64);
+    qsort(bench->samples, bench->sample_count, sizeof(bench->samples[0]), by_u64);
     return (double)bench->samples[(size_t)(q * (double)(bench->sample_count - 1))] / 1e3;
 }
 
@@ -313,13 +295,14 @@ static void compare(struct bench *bench, const struct load *load) {
             p99[s][round] = percentile_us(bench, .99);
         }
     }
-    double raw = median(rate[0]), tcp = median(rate[1]);
+    double raw = median(rate[0], ROUNDS), tcp = median(rate[1], ROUNDS);
     double raw_good = good(rate[0]), tcp_good = good(rate[1]);
     printf(
         "%-5s %8llu %5d %7d | %7.2f %7.2f %6.2f | %7.2f %7.2f %6.2f | %8.1f %8.1f | %8.1f %8.1f\n",
         load->op == MC_TRANSFER_READ ? "read" : "write", (unsigned long long)load->size,
         load->batch, load->threads, raw, tcp, tcp / raw, raw_good, tcp_good, tcp_good / raw_good,
-        median(p50[0]), median(p50[1]), median(p99[0]), median(p99[1]));
+        median(p50[0], ROUNDS), median(p50[1], ROUNDS), median(p99[0], ROUNDS),
+        median(p99[1], ROUNDS));
     fflush(stdout);
 }
 
@@ -327,7 +310,7 @@ static void connect_raw(struct bench *bench, const char *host) {
     struct mc_addr addr;
     MC_ASSERT(mc_addr_resolve(host, bench->target.raw_port, &addr) == MC_OK);
     for (int i = 0; i < THREADS_MAX; i++) {
-        MC_ASSERT(mc_connect(&addr, now() + MC_SEC, &bench->raw_fds[i]) == MC_OK);
+        MC_ASSERT(mc_connect(&addr, now_ns() + MC_SEC, &bench->raw_fds[i]) == MC_OK);
         set_blocking(bench->raw_fds[i]);
     }
 }

@@ -27,6 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "base/log.h"
 #include "io/io.h"
 #include "mooncake/transfer.h"
@@ -73,17 +74,6 @@ struct bench {
     char *local;
     char *other; /* memcpy's far side */
 };
-
-static uint64_t now_ns(void) {
-    return mc_now_ns(mc_clock_system());
-}
-
-static void check(enum mc_status status, const char *what) {
-    if (status != MC_OK) {
-        fprintf(stderr, "bench_te: %s: %s\n", what, mc_status_name(status));
-        exit(1);
-    }
-}
 
 static char *memory(uint64_t bytes) {
     char *ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -328,11 +318,6 @@ struct figures {
     double p50_us;
     double p99_us;
 };
-
-static int by_u64(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
 
 static int dial(const struct bench *b) {
     struct mc_addr addr;

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bench.h"
 #include "tier/tier.h"
 
 #define BATCH      256u
@@ -31,7 +32,7 @@ static const char *const kind_names[] = {"write, fio not durable before its end"
 static struct { double tier[MAX_ROUNDS], fio[MAX_ROUNDS]; } results[KINDS];
 
 static double seconds_since(uint64_t from_ns) {
-    return (double)(mc_now_ns(mc_clock_system()) - from_ns) / 1e9;
+    return (double)(now_ns() - from_ns) / 1e9;
 }
 
 static void fill(char *value, uint64_t i) {
@@ -40,13 +41,6 @@ static void fill(char *value, uint64_t i) {
     for (uint64_t at = 0; at + 8 <= size; at += 8) {
         uint64_t word = mc_rng_next(&rng);
         memcpy(value + at, &word, 8);
-    }
-}
-
-static void check(enum mc_status status, const char *what) {
-    if (status != MC_OK) {
-        fprintf(stderr, "bench_tier: %s: %s\n", what, mc_status_text(status));
-        exit(1);
     }
 }
 
@@ -73,7 +67,7 @@ static double write_all(struct mc_tier *tier) {
             items[i] = (struct mc_tier_item){
                 .key = mc_str_from(keys[i]), .value = values + i * size, .size = size};
         }
-        uint64_t began = mc_now_ns(mc_clock_system());
+        uint64_t began = now_ns();
         check(mc_tier_put(tier, items, n), "put");
         seconds += seconds_since(began);
     }
@@ -82,11 +76,6 @@ static double write_all(struct mc_tier *tier) {
 }
 
 static char *memory; /* of reads; aligned */
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 /* Reads all objects in an order of its own: one by one, or many in a call, of which `depth` are
  * under way at a time. The p99 in us of one by one, else GB/s. */
@@ -106,7 +95,7 @@ static double read_all(struct mc_tier *tier, bool one_by_one, bool compare) {
             reads[i] = (struct mc_tier_read){
                 .key = mc_str_from(keys[i]), .size = size, .room = memory + i * room};
         }
-        uint64_t began = mc_now_ns(mc_clock_system());
+        uint64_t began = now_ns();
         check(mc_tier_read(tier, reads, n), "read");
         latency[calls] = seconds_since(began);
         seconds += latency[calls];
@@ -116,7 +105,7 @@ static double read_all(struct mc_tier *tier, bool one_by_one, bool compare) {
                   "compare");
         }
     }
-    qsort(latency, calls, sizeof(*latency), by_value);
+    qsort(latency, calls, sizeof(*latency), by_double);
     double p50 = latency[calls / 2] * 1e6, p99 = latency[calls * 99 / 100] * 1e6;
     double rate = say("tier", one_by_one ? "read x1" : "read", seconds, one_by_one ? p50 : 0,
                       one_by_one ? p99 : 0);
@@ -178,21 +167,16 @@ static double run_fio(const char *rw, uint64_t at_once, uint64_t sync_every) {
     return !writes && at_once == 1 ? strtod(p99, NULL) : rate;
 }
 
-static double median(double *values) {
-    qsort(values, rounds, sizeof(*values), by_value);
-    return values[rounds / 2];
-}
-
 static void compare_with_fio(void) {
     for (unsigned kind = 0; kind < KINDS; kind++) {
         double ratios[MAX_ROUNDS];
         for (uint64_t i = 0; i < rounds; i++) {
             ratios[i] = results[kind].fio[i] > 0 ? results[kind].tier[i] / results[kind].fio[i] : 0;
         }
-        double tier = median(results[kind].tier), fio = median(results[kind].fio);
+        double tier = median(results[kind].tier, rounds), fio = median(results[kind].fio, rounds);
         if (fio > 0) {
             printf("ratio %s: tier %.3f, fio %.3f: %.2f; of the rounds %.2f\n", kind_names[kind],
-                   tier, fio, tier / fio, median(ratios));
+                   tier, fio, tier / fio, median(ratios, rounds));
         }
     }
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "io/io.h"
 #include "rpc/rpc.h"
 #include "wire/master_rpc.h"
@@ -22,17 +23,6 @@
 #define MAX_SAMPLES 1000000
 #define CALL_BYTES  40 /* an ExistKey request: header and body */
 #define REPLY_BYTES 22
-
-static uint64_t now_ns(void) {
-    return mc_now_ns(mc_clock_system());
-}
-
-static void check(enum mc_status status) {
-    if (status != MC_OK) {
-        fprintf(stderr, "bench_wire_rpc: %s\n", mc_status_name(status));
-        exit(1);
-    }
-}
 
 /* ---- coding ---- */
 
@@ -54,7 +44,8 @@ static double serve_rate(const struct coding *c, double seconds) {
     while (now_ns() < end) {
         for (int i = 0; i < 100; i++, rounds++) {
             check(mc_master_rpc_decode_args(c->rpc, (struct mc_str){request.data, request.len},
-                                            &arena, args, &version));
+                                            &arena, args, &version),
+                  "master rpc decode args");
             mc_buf_clear(&reply);
             mc_master_rpc_encode_ret(c->rpc, version, c->ret, &reply);
             mc_arena_reset(&arena);
@@ -79,7 +70,8 @@ static double call_rate(const struct coding *c, double seconds) {
             mc_buf_clear(&request);
             mc_master_rpc_encode_args(c->rpc, 0, c->args, &request);
             check(mc_master_rpc_decode_ret(c->rpc, 0, (struct mc_str){reply.data, reply.len},
-                                           &arena, ret));
+                                           &arena, ret),
+                  "master rpc decode ret");
             mc_arena_reset(&arena);
         }
     }
@@ -174,8 +166,8 @@ static void raw_once(void *arg) {
     char bytes[CALL_BYTES] = {0};
     struct iovec out = {bytes, CALL_BYTES}, in = {bytes, REPLY_BYTES};
     size_t n;
-    check(mc_send_all(fd, &out, 1, MC_NO_DEADLINE));
-    check(mc_recv_some(fd, &in, 1, MC_NO_DEADLINE, &n));
+    check(mc_send_all(fd, &out, 1, MC_NO_DEADLINE), "send all");
+    check(mc_recv_some(fd, &in, 1, MC_NO_DEADLINE, &n), "recv some");
 }
 
 static void exist_handler(void *ctx, const struct mc_rpc_request *request,
@@ -208,9 +200,11 @@ static void rpc_once(void *arg) {
     mc_master_rpc_encode_args(c->rpc, 0, &key, &c->request);
     check(mc_rpc_call(c->client, c->rpc->function_id,
                       (struct mc_str){c->request.data, c->request.len}, now_ns() + 5 * MC_SEC,
-                      &c->reply, NULL));
+                      &c->reply, NULL),
+          "rpc call");
     check(mc_master_rpc_decode_ret(c->rpc, 0, (struct mc_str){c->reply.data, c->reply.len},
-                                   &c->arena, &ret));
+                                   &c->arena, &ret),
+          "master rpc decode ret");
 }
 
 static double pipelined_rate(struct caller *c, size_t depth, double seconds) {
@@ -222,7 +216,8 @@ static double pipelined_rate(struct caller *c, size_t depth, double seconds) {
     }
     while (now_ns() - begin < (uint64_t)(seconds * 1e9)) {
         check(mc_rpc_call_many(c->client, c->rpc->function_id, bodies, depth, now_ns() + 5 * MC_SEC,
-                               replies));
+                               replies),
+              "rpc call many");
         for (size_t i = 0; i < depth; i++) {
             mc_buf_clear(&replies[i]);
         }
@@ -241,20 +236,15 @@ static void raw_pair(int *client_fd, pthread_t *thread) {
     struct mc_addr addr, peer;
     int listener;
     uint16_t port;
-    check(mc_listen("127.0.0.1", 0, 1, &listener, &port));
-    check(mc_addr_resolve("127.0.0.1", port, &addr));
-    check(mc_connect(&addr, MC_NO_DEADLINE, client_fd));
-    check(mc_wait_ready(listener, POLLIN, MC_NO_DEADLINE));
-    check(mc_accept(listener, &server_fd, &peer));
+    check(mc_listen("127.0.0.1", 0, 1, &listener, &port), "listen");
+    check(mc_addr_resolve("127.0.0.1", port, &addr), "addr resolve");
+    check(mc_connect(&addr, MC_NO_DEADLINE, client_fd), "connect");
+    check(mc_wait_ready(listener, POLLIN, MC_NO_DEADLINE), "wait ready");
+    check(mc_accept(listener, &server_fd, &peer), "accept");
     close(listener);
     mc_sleep_in_reads(*client_fd);
     mc_sleep_in_reads(server_fd);
     pthread_create(thread, NULL, raw_server, &server_fd);
-}
-
-static int compare_double(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 static void bench_round_trips(double seconds, struct mc_buf *json) {
@@ -269,9 +259,9 @@ static void bench_round_trips(double seconds, struct mc_buf *json) {
     int fd;
     pthread_t thread;
     raw_pair(&fd, &thread);
-    check(mc_rpc_server_start(&config, &server, &port));
+    check(mc_rpc_server_start(&config, &server, &port), "rpc server start");
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
-    check(mc_rpc_client_create(address, 1, 1000, &caller.client));
+    check(mc_rpc_client_create(address, 1, 1000, &caller.client), "rpc client create");
     for (int round = 0; round < ROUNDS; round++) {
         measure(&s, seconds, raw_once, &fd);
         raw_p50[round] = quantile_us(&s, 0.5);
@@ -283,9 +273,9 @@ static void bench_round_trips(double seconds, struct mc_buf *json) {
                round, raw_p50[round], raw_p99[round], rpc_p50[round], rpc_p99[round],
                rpc_p50[round] / raw_p50[round]);
     }
-    qsort(raw_p50, ROUNDS, sizeof(double), compare_double);
-    qsort(rpc_p50, ROUNDS, sizeof(double), compare_double);
-    qsort(rpc_p99, ROUNDS, sizeof(double), compare_double);
+    qsort(raw_p50, ROUNDS, sizeof(double), by_double);
+    qsort(rpc_p50, ROUNDS, sizeof(double), by_double);
+    qsort(rpc_p99, ROUNDS, sizeof(double), by_double);
     mc_buf_printf(json, "\"raw_p50_us\": %.2f, \"exist_p50_us\": %.2f, \"exist_p99_us\": %.2f, ",
                   raw_p50[ROUNDS / 2], rpc_p50[ROUNDS / 2], rpc_p99[ROUNDS / 2]);
     static const size_t depths[] = {16, 128, 1024};
