@@ -37,9 +37,10 @@ function(mc_link_label_helpers test label)
       # The simulated disk stands below libc: tests/sim/disk.h.
       foreach(call open64 close read write writev pread64 pwrite64 ftruncate64 fallocate64 fsync fdatasync
               sync_file_range stat64 fstat64 statvfs64 opendir readdir64 closedir mkdir rename unlink flock
-              fsetxattr fgetxattr io_uring_queue_init)
+              fsetxattr fgetxattr io_uring_queue_init ioctl)
         target_link_options(mooncake_test_sim PUBLIC -Wl,--wrap=${call})
       endforeach()
+      target_link_options(mooncake_test_sim PUBLIC -Wl,--wrap=mc_hot_get,--wrap=mc_hot_offer)
     endif()
     target_link_libraries(mooncake_test_${label} PUBLIC mooncake_test_support)
   endif()

@@ -62,6 +62,7 @@ struct job {
     uint64_t disk_only, disk_only_in_walk;
     struct mc_uuid clients[MC_DRAIN_SEGMENTS_MAX]; /* who has no other segment */
     size_t client_count;
+    uint64_t readers_until_ms; /* who was told of a replica on those disks may still come for it */
     uint64_t blocked, blocked_in_walk, found_in_walk;
     uint64_t failures_in_a_row;
     const char *message;
@@ -197,8 +198,9 @@ static void homes(const struct job *job, struct mc_object *o, bool *theirs, bool
 
 /* Of an object that can be read elsewhere: their disks are no home for it any more. Needs the
  * shard's lock. */
-static void forget_disks(struct mc_call *call, const struct job *job, struct mc_shard *shard,
+static void forget_disks(struct mc_call *call, struct job *job, struct mc_shard *shard,
                          struct mc_object *o) {
+    job->readers_until_ms = mc_max_u64(job->readers_until_ms, mc_lease_end(call->m, o));
     for (unsigned i = 0; i < o->replica_count;) {
         if (on_their_disk(job, mc_object_replica(o, i))) {
             mc_object_remove_replica(call->m, shard, o, i, 0);
@@ -359,8 +361,8 @@ static void set_status_locked(struct mc_master *m, const struct job *job, int fr
 }
 
 /* From DRAINED on their disks get nothing new, so what is not there then is never. */
-static bool empty_locked(struct mc_master *m, const struct job *job) {
-    if (on_disks(m, job) > 0) {
+static bool empty_locked(struct mc_master *m, const struct job *job, uint64_t now_ms) {
+    if (on_disks(m, job) > 0 || now_ms < job->readers_until_ms) {
         return false;
     }
     set_status_locked(m, job, MC_SEGMENT_DRAINING, MC_SEGMENT_DRAINED);
@@ -384,10 +386,12 @@ static void walked_locked(struct mc_call *call, struct job *job) {
         lost = lost || mc_segment_status_by_name(call->m, name, &segment) != MC_OK ||
                segment != MC_SEGMENT_DRAINING;
     }
+    extents = call->m->config.break_mode == MC_BREAK_DRAIN_EARLY ? 0 : extents;
     if (lost) {
         end_locked(call, job, MC_JOB_FAILED, MC_SEGMENT_OK,
                    "a segment was unmounted before it was empty");
-    } else if (job->found_in_walk == 0 && extents == 0 && empty_locked(call->m, job)) {
+    } else if (job->found_in_walk == 0 && extents == 0 &&
+               empty_locked(call->m, job, call->now_ms)) {
         end_locked(call, job, MC_JOB_SUCCEEDED, MC_SEGMENT_DRAINED, "Drain job finished");
     }
     job->walk_after_ms = call->now_ms + WALK_PAUSE_MS;
@@ -650,7 +654,8 @@ enum mc_status mc_master_drain(struct mc_master *m, const struct mc_vec *segment
                             .segments = own_names(segments),
                             .targets = own_names(targets),
                             .max_concurrency = max_concurrency,
-                            .leave_disks = leave_disks,
+                            .leave_disks =
+                                leave_disks || m->config.break_mode == MC_BREAK_DRAIN_MEMORY,
                             .message = "Drain job created"};
         job->updated_wall_ms = job->created_wall_ms;
         job->active = mc_alloc(max_concurrency * sizeof(*job->active));

@@ -202,8 +202,8 @@ static bool take_away(struct mc_call *call, const struct extra *extra) {
         settled = !mc_replicating(o) && o->list != MC_LIST_PROCESSING;
         if (settled && found >= 0 && readable > 1) {
             uint64_t lease = mc_lease_end(m, o);
-            mc_object_remove_replica(m, shard, o, (unsigned)found,
-                                     lease > call->now_ms ? lease : 0);
+            bool read = lease > call->now_ms && m->config.break_mode != MC_BREAK_COLD_FREES;
+            mc_object_remove_replica(m, shard, o, (unsigned)found, read ? lease : 0);
             mc_count(&m->counters.cold_copies, 1);
         }
     }

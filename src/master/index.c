@@ -51,6 +51,7 @@ enum mc_status mc_key_make(const struct mc_master *m, struct mc_str tenant, stru
         return MC_INVALID_PARAMS;
     }
     MC_TRY(mc_tenant_normalise(tenant, &out->tenant));
+    out->tenant.len = m->config.break_mode == MC_BREAK_ONE_TENANT ? 0 : out->tenant.len;
     out->user = user;
     out->hash = hash_of(m, out->tenant, user);
     return MC_OK;

@@ -139,6 +139,9 @@ enum mc_status mc_master_list(struct mc_master *m, struct mc_str tenant, struct 
     for (unsigned i = (unsigned)(page.from >> (64 - MC_SHARD_BITS)); i < MC_SHARDS && whole; i++) {
         whole = list_shard(&page, i);
     }
+    if (m->config.break_mode == MC_BREAK_PAGE_AGAIN) {
+        page.from -= mc_min_u64(page.from, UINT64_MAX / 16);
+    }
     *keys = (struct mc_vec){page.keys, page.count};
     *next = whole ? (struct mc_str){"", 0}
                   : mc_arena_printf(arena, "%016llx-%016llx", (unsigned long long)mark_of(m),

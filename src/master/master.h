@@ -96,6 +96,13 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
         MC_BREAK_ANY_ANSWER,    /* a disk's word about an older object is taken for the newer */
         MC_BREAK_LIVE_ON,       /* a time to live does not end */
         MC_BREAK_NO_QUOTA,      /* what a tenant has used is not looked at */
+        MC_BREAK_NO_REFUND,     /* what goes is still charged */
+        MC_BREAK_ONE_TENANT,    /* all tenants' keys are those of one */
+        MC_BREAK_ANY_CONDITION, /* a put on a condition takes place in any case */
+        MC_BREAK_PAGE_AGAIN,    /* a page of keys begins with the last one's */
+        MC_BREAK_DRAIN_EARLY,   /* a drain does not wait for readers and writers */
+        MC_BREAK_DRAIN_MEMORY,  /* a drain does not look at SSDs */
+        MC_BREAK_COLD_FREES,    /* a hot object's copy is free at once, leased or not */
     } break_mode;
     /* called (without locks held) for each segment of a client that expired: the program deletes
      * its metadata keys */

@@ -174,6 +174,7 @@ static enum mc_status condition_locked(struct mc_call *call, struct mc_shard *sh
     bool same = put->condition == MW_PUT_IF_VERSION
                     ? o->version == put->expected
                     : o->has_checksum && o->checksum == put->expected;
+    same = same || call->m->config.break_mode == MC_BREAK_ANY_CONDITION;
     return same ? MC_OK : MC_INVALID_VERSION;
 }
 

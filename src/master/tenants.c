@@ -175,7 +175,7 @@ static void with_account(struct mc_master *m, struct mc_str tenant, size_t count
 }
 
 void mc_tenant_refund(struct mc_master *m, struct mc_str tenant, uint64_t bytes) {
-    if (bytes) {
+    if (bytes && m->config.break_mode != MC_BREAK_NO_REFUND) {
         with_account(m, tenant, offsetof(struct account, charged), 0 - bytes);
     }
 }

@@ -147,8 +147,17 @@ static struct bucket *take(int64_t id, const struct mc_bucket_meta *meta, uint64
     return bucket;
 }
 
+static bool is_zero(const char *bytes, size_t len) {
+    size_t i = 0;
+    while (i < len && bytes[i] == 0) {
+        i++;
+    }
+    return i == len;
+}
+
 /* What is behind the records, where our trailer may be. It is a failure when the disk does not give
- * it: to go on without checksums would let its next fault pass for data. */
+ * it, or gives what is none: to go on without checksums would let its next fault pass for data, and
+ * without tags a bucket of ours would pass for one of upstream's, which may be of any age. */
 static enum mc_status read_trailer(const char *path, uint64_t from, uint64_t file_bytes,
                                    struct mc_buf *out) {
     int fd;
@@ -166,7 +175,8 @@ static enum mc_status read_trailer(const char *path, uint64_t from, uint64_t fil
         mc_error("the checksums of a bucket cannot be read: path=%s errno=%d reason=\"%s\"", path,
                  error, strerror(error));
     }
-    return got >= 0 ? MC_OK : MC_FILE_READ_FAIL;
+    bool whole = mc_bucket_trailer_rows((struct mc_str){out->data, out->len}) > 0;
+    return got >= 0 && (whole || is_zero(out->data, out->len)) ? MC_OK : MC_FILE_READ_FAIL;
 }
 
 /* The .meta first, so that a crash leaves an orphan. */

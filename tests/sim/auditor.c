@@ -166,7 +166,8 @@ static void audit(struct sim *sim, struct sim_process *process) {
     if (mc_ops_remove_all(process->ops, true, &removed) != MC_OK && !process->dead) {
         sim_fail(sim, "a calm cluster does not remove its objects");
     }
-    if (profile->bit_rot > 0 && !process->dead) { /* in names, too, which nobody can read */
+    /* a bit may turn in a name, too, which nobody can read then; and the other tenant's are left */
+    if ((profile->bit_rot > 0 || profile->guest_quota > 0) && !process->dead) {
         mc_master_remove_all(sim->master, NULL, true);
     }
     sim_sleep(process, profile->lease_ms * MC_MS + MC_SEC);

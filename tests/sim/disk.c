@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 
 /* ---- files ---- */
 
@@ -257,7 +258,10 @@ struct sim_disk *sim_disk_make(const char *root, struct mc_rng *rng, uint64_t ca
                               .seen = seen_bytes,
                               .on_cut = on_cut,
                               .ctx = ctx};
+    char device[64];
+    snprintf(device, sizeof(device), "%s" SIM_DISK_DEVICE, root);
     sim_disk_create(disk, root, true);
+    sim_disk_create(disk, device, false);
     sim_disk_sync_names(disk);
     sim_disk_attach(disk);
     return disk;
@@ -278,6 +282,10 @@ void sim_disk_free(struct sim_disk *disk) {
 
 void sim_disk_set_faults(struct sim_disk *disk, struct sim_disk_faults faults) {
     disk->faults = faults;
+}
+
+void sim_disk_keep_meta(struct sim_disk *disk) {
+    disk->keeps_meta = true;
 }
 
 void sim_disk_quiet(struct sim_disk *disk, bool quiet) {

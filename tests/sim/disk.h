@@ -19,6 +19,9 @@
 #define SIM_DISK_ROOT   "/sim-disk/"
 #define SIM_DISK_BLOCK  4096u
 #define SIM_DISK_SECTOR 512u
+/* Below a disk's root: a device file, and what the namespace behind it holds (disk_nvme.c). */
+#define SIM_DISK_DEVICE "/ng0n1"
+#define SIM_DISK_KV     "/kv"
 
 struct sim_disk_faults { /* rates in 1/10,000 of an operation */
     unsigned read, write, sync;
@@ -43,6 +46,8 @@ void sim_disk_quiet(struct sim_disk *disk, bool quiet);
 void sim_disk_cut_after(struct sim_disk *disk, unsigned operations);
 /* The process that used it is dead. `power`: what was not synced may be lost. */
 void sim_disk_crash(struct sim_disk *disk, bool power);
+/* Wrong on purpose: what is already described by a .meta file is described so for ever. */
+void sim_disk_keep_meta(struct sim_disk *disk);
 /* Turns a bit at rest, one in the disk's life (a second one may turn what would reveal the first);
  * false when there is none to turn. */
 bool sim_disk_turn_bit(struct sim_disk *disk);

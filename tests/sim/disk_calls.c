@@ -69,6 +69,11 @@ static struct sim_open *open_of(int fd, struct sim_disk **disk) {
     return open;
 }
 
+struct sim_disk *sim_disk_behind(int fd) {
+    struct sim_disk *disk = NULL;
+    return fd >= FD_BASE && open_of(fd, &disk) != NULL ? disk : NULL;
+}
+
 static bool parent_is_there(const struct sim_disk *disk, const char *path) {
     char *parent = mc_strdup(path);
     *strrchr(parent, '/') = '\0';
@@ -175,7 +180,13 @@ int __wrap_rename(const char *from, const char *to) {
     if (sim_disk_find(disk, from) == disk->name_count || !parent_is_there(disk, to)) {
         return failed(ENOENT);
     }
-    sim_disk_rename(disk, from, to);
+    size_t len = strlen(to);
+    if (disk->keeps_meta && len > 5 && strcmp(to + len - 5, ".meta") == 0 &&
+        sim_disk_find(disk, to) < disk->name_count) {
+        sim_disk_unlink(disk, from);
+    } else {
+        sim_disk_rename(disk, from, to);
+    }
     return 0;
 }
 

@@ -42,7 +42,7 @@ struct sim_disk {
     struct sim_disk_faults faults;
     struct sim_disk_counts counts;
     unsigned cut_after, number;
-    bool quiet;
+    bool quiet, keeps_meta;
     bool cut; /* the power has gone: nothing works any more */
     struct sim_name *names;
     size_t name_count, name_capacity;
@@ -70,5 +70,6 @@ bool sim_disk_fails(struct sim_disk *disk, unsigned of_10000);
 /* disk_calls.c */
 void sim_disk_attach(struct sim_disk *disk);
 void sim_disk_detach(struct sim_disk *disk);
+struct sim_disk *sim_disk_behind(int fd); /* NULL = a descriptor of the kernel's */
 
 #endif

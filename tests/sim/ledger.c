@@ -55,6 +55,10 @@ static void add(struct sim *sim, const struct sim_extent *e) {
     sim->extents[sim->extent_count++] = *e;
 }
 
+static unsigned key_of(const struct sim *sim, struct mc_str text) {
+    return sim_key_find(sim, sim->spied_tenant, text);
+}
+
 static const char *name_of(unsigned key) {
     return key == SIM_NO_KEY ? "(another key)" : sim_key_name(key);
 }
@@ -96,8 +100,9 @@ static void check_free(struct sim *sim, uint64_t address, uint64_t size, unsigne
     }
 }
 
-/* A tenant gets nothing beyond its quota. */
-static void check_quota(struct sim *sim) {
+/* `check`: the tenant of the request has no more now than its quota, unless it had before, as it
+ * may when the cluster has shrunk. */
+static void look_at_quotas(struct sim *sim, bool check) {
     struct mc_arena arena = {0};
     struct mc_tenant_info *all;
     size_t count;
@@ -106,13 +111,48 @@ static void check_quota(struct sim *sim) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        if (all[i].charged > all[i].effective) {
+        uint64_t *before = &sim->charged[mc_str_eq(all[i].name, MC_STR(SIM_GUEST))];
+        if (check && mc_str_eq(all[i].name, sim->spied_tenant) &&
+            all[i].charged > mc_max_u64(*before, all[i].effective)) {
             breach(sim, "a put was given a place, and the tenant has now %llu bytes of its %llu",
                    (unsigned long long)all[i].charged, (unsigned long long)all[i].effective);
         }
+        *before = all[i].charged;
     }
-    SIM_COUNT(sim, quota_checks);
+    sim->result->coverage.quota_checks += check;
     mc_arena_free(&arena);
+}
+
+void sim_ledger_before(struct sim *sim, uint32_t function_id) {
+    bool conditions = mc_master_rpc_index(mc_master_rpc_find(function_id)) == MC_RPC_StartPuts;
+    look_at_quotas(sim, false);
+    for (unsigned key = 0; key < SIM_KEYS && conditions; key++) {
+        struct mw_object_info o;
+        bool known = mc_master_inspect(sim->master, mc_str_from(sim_key_tenant(sim, key)),
+                                       mc_str_from(sim_key_text(sim, key)), &o) == MC_OK;
+        sim->versions[key] = known ? o.version : 0;
+    }
+}
+
+/* What was asked for on a condition was given only when that held. */
+static void check_conditions(struct sim *sim, const struct mw_a_start_puts *args,
+                             const struct mc_vec *ret) {
+    const struct mc_str *keys = args->keys.items;
+    const uint64_t *expected = args->expected.items;
+    const struct mw_e_vec *answers = ret->items;
+    for (size_t i = 0; i < ret->count; i++) {
+        unsigned key = key_of(sim, keys[i]);
+        if (answers[i].error != 0 || key == SIM_NO_KEY) {
+            continue;
+        }
+        if (args->condition == MW_PUT_IF_VERSION && sim->versions[key] != expected[i]) {
+            breach(sim, "version %llx of %s was replaced, but it had %llx",
+                   (unsigned long long)expected[i], name_of(key),
+                   (unsigned long long)sim->versions[key]);
+        } else if (!args->upsert && sim->versions[key] != 0) {
+            breach(sim, "a put of %s was given a place, but it is there", name_of(key));
+        }
+    }
 }
 
 /* ---- what each kind of answer means ---- */
@@ -122,12 +162,12 @@ static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, 
     if (answer->error != 0) {
         return;
     }
-    unsigned key = sim_key_find(name);
+    unsigned key = key_of(sim, name);
     const struct mw_replica *replica = answer->value.items;
     if (answer->value.count == 0) {
         breach(sim, "a put of %s was given no place", name_of(key));
     }
-    check_quota(sim);
+    look_at_quotas(sim, true);
     prune(sim);
     sim->writer_of[key] = writer;
     for (size_t i = 0; i < answer->value.count; i++) {
@@ -150,7 +190,7 @@ static bool copied(const struct sim_extent *e) {
 
 static void copy_started(struct sim *sim, struct mc_str name, struct mc_uuid copier,
                          const struct mw_replica *targets, size_t count, uint64_t moved_from) {
-    unsigned key = sim_key_find(name);
+    unsigned key = key_of(sim, name);
     sim->copy_began_ns[key] = sim->now_ns;
     prune(sim);
     for (size_t i = 0; i < count; i++) {
@@ -172,7 +212,7 @@ static void copy_started(struct sim *sim, struct mc_str name, struct mc_uuid cop
 
 static void copy_ended(struct sim *sim, const struct mw_a_client_key *args, int32_t error,
                        bool move) {
-    unsigned key = sim_key_find(args->key);
+    unsigned key = key_of(sim, args->key);
     uint64_t moved_from = 0;
     for (size_t i = 0; error == 0 && i < sim->extent_count; i++) {
         struct sim_extent *e = &sim->extents[i];
@@ -194,7 +234,7 @@ static void copy_ended(struct sim *sim, const struct mw_a_client_key *args, int3
 }
 
 static void copy_revoked(struct sim *sim, const struct mw_a_client_key *args, int32_t error) {
-    unsigned key = sim_key_find(args->key);
+    unsigned key = key_of(sim, args->key);
     for (size_t i = 0; error == 0 && i < sim->extent_count;) {
         const struct sim_extent *e = &sim->extents[i];
         if (e->key == key && copied(e) && mc_uuid_eq(e->copier, args->client) && !e->complete) {
@@ -207,7 +247,7 @@ static void copy_revoked(struct sim *sim, const struct mw_a_client_key *args, in
 }
 
 static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t error) {
-    unsigned key = sim_key_find(name);
+    unsigned key = key_of(sim, name);
     if (error != 0) {
         return;
     }
@@ -224,7 +264,7 @@ static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, in
 }
 
 static void revoked(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t error) {
-    unsigned key = sim_key_find(name);
+    unsigned key = key_of(sim, name);
     for (size_t i = 0; error == 0 && i < sim->extent_count;) {
         const struct sim_extent *e = &sim->extents[i];
         if (e->key == key && mc_uuid_eq(e->writer, writer) && !e->complete && !copied(e)) {
@@ -246,7 +286,7 @@ static struct sim_extent *find_replica(struct sim *sim, const struct mw_replica 
 }
 
 static void listed(struct sim *sim, struct mc_str name, const struct mw_e_list *answer) {
-    unsigned key = sim_key_find(name);
+    unsigned key = key_of(sim, name);
     const struct mw_replica *replica = answer->value.replicas.items;
     for (size_t i = 0; answer->error == 0 && i < answer->value.replicas.count; i++) {
         if (replica[i].tag != MW_TAG_MEMORY) {
@@ -317,6 +357,15 @@ static void spy_lists(struct sim *sim, const struct mw_a_keys *args, const struc
     }
 }
 
+static void spy_objects(struct sim *sim, const struct mw_a_keys *args, const struct mc_vec *ret) {
+    const struct mc_str *keys = args->keys.items;
+    const struct mw_e_object *answers = ret->items;
+    for (size_t i = 0; i < ret->count; i++) {
+        struct mw_e_list list = {.error = answers[i].error, .value = answers[i].value.list};
+        listed(sim, keys[i], &list);
+    }
+}
+
 static void spy_replication(struct sim *sim, enum mc_master_rpc rpc, const void *args,
                             const void *ret) {
     const struct mw_a_copy_start *copy = args;
@@ -367,7 +416,7 @@ static void spy_replication(struct sim *sim, enum mc_master_rpc rpc, const void 
 
 static void removed(struct sim *sim, struct mc_str name, int32_t error) {
     if (error == MC_OK || error == MC_OBJECT_NOT_FOUND) {
-        sim_oracle_removed(sim, sim_key_find(name));
+        sim_oracle_removed(sim, key_of(sim, name));
     }
 }
 
@@ -407,7 +456,7 @@ static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args
                 ((const struct mw_e_void *)ret)->error);
         break;
     case MC_RPC_RemoveAll:
-        sim->purged_event = sim->result->events;
+        sim->purged_event[mc_str_eq(sim->spied_tenant, MC_STR(SIM_GUEST))] = sim->result->events;
         break;
     case MC_RPC_MountSegment:
         mounted(sim, &((const struct mw_a_mount *)args)->segment,
@@ -437,6 +486,7 @@ static void spy(struct sim *sim, enum mc_master_rpc rpc, const void *args, const
     case MC_RPC_StartPuts: {
         const struct mw_a_start_puts *more = args;
         struct mw_a_batch_put_start plain = {.client = more->client, .keys = more->keys};
+        check_conditions(sim, more, ret);
         spy_starts(sim, &plain, ret, operation);
         break;
     }
@@ -462,9 +512,68 @@ static void spy(struct sim *sim, enum mc_master_rpc rpc, const void *args, const
     case MC_RPC_BatchGetReplicaList:
         spy_lists(sim, args, ret);
         break;
+    case MC_RPC_GetObjects:
+        spy_objects(sim, args, ret);
+        break;
     default:
         spy_single(sim, rpc, args, ret, operation);
     }
+}
+
+/* Whose keys a request is about. */
+static struct mc_str tenant_of(enum mc_master_rpc rpc, const void *args) {
+#define TENANT(type) (((const struct type *)args)->tenant)
+    switch (rpc) {
+    case MC_RPC_BatchPutStart:
+    case MC_RPC_BatchUpsertStart:
+        return TENANT(mw_a_batch_put_start);
+    case MC_RPC_StartPuts:
+        return TENANT(mw_a_start_puts);
+    case MC_RPC_BatchPutEnd:
+        return TENANT(mw_a_batch_put_end);
+    case MC_RPC_BatchUpsertEnd:
+        return TENANT(mw_a_batch_upsert_end);
+    case MC_RPC_BatchPutRevoke:
+        return TENANT(mw_a_batch_put_revoke);
+    case MC_RPC_BatchUpsertRevoke:
+        return TENANT(mw_a_batch_upsert_revoke);
+    case MC_RPC_BatchRemove:
+        return TENANT(mw_a_batch_remove);
+    case MC_RPC_BatchGetReplicaList:
+    case MC_RPC_GetObjects:
+        return TENANT(mw_a_keys);
+    case MC_RPC_PutStart:
+    case MC_RPC_UpsertStart:
+        return TENANT(mw_a_put_start);
+    case MC_RPC_PutEnd:
+    case MC_RPC_UpsertEnd:
+        return TENANT(mw_a_put_end);
+    case MC_RPC_PutRevoke:
+    case MC_RPC_UpsertRevoke:
+        return TENANT(mw_a_put_revoke);
+    case MC_RPC_GetReplicaList:
+        return TENANT(mw_a_key);
+    case MC_RPC_Remove:
+        return TENANT(mw_a_remove);
+    case MC_RPC_RemoveAll:
+        return TENANT(mw_a_remove_all);
+    case MC_RPC_CopyStart:
+        return TENANT(mw_a_copy_start);
+    case MC_RPC_MoveStart:
+        return TENANT(mw_a_move_start);
+    case MC_RPC_PromotionAllocStart:
+        return TENANT(mw_a_promotion_start);
+    case MC_RPC_CopyEnd:
+    case MC_RPC_MoveEnd:
+    case MC_RPC_CopyRevoke:
+    case MC_RPC_MoveRevoke:
+    case MC_RPC_NotifyPromotionSuccess:
+    case MC_RPC_NotifyPromotionFailure:
+        return TENANT(mw_a_client_key);
+    default:
+        return (struct mc_str){"", 0};
+    }
+#undef TENANT
 }
 
 void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request,
@@ -478,6 +587,7 @@ void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request
         mc_master_rpc_decode_ret(desc, version, reply, arena, ret) != MC_OK) {
         breach(sim, "%s cannot be decoded", desc->name);
     } else {
+        sim->spied_tenant = tenant_of(mc_master_rpc_index(desc), args);
         spy(sim, mc_master_rpc_index(desc), args, ret, operation);
     }
     mc_arena_reset(arena);
@@ -492,7 +602,7 @@ void sim_ledger_master_lost(struct sim *sim) {
     }
     memset(sim->writer_of, 0, sizeof(sim->writer_of));
     memset(sim->changed_event, 0, sizeof(sim->changed_event));
-    sim->purged_event = 0;
+    memset(sim->purged_event, 0, sizeof(sim->purged_event));
 }
 
 /* Who has memory of this name mounted: the node, or a process of it that has died. A late mount by

@@ -145,6 +145,7 @@ static void at_the_master(struct sim *sim, struct call *call) {
     if (call->over) {
         SIM_COUNT(sim, requests_late);
     }
+    sim_ledger_before(sim, call->function_id);
     sim_ssd_before(sim, call->function_id);
     mc_master_serve(sim->master, &request, &reply);
     mc_arena_reset(&sim->master_arena);

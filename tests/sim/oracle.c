@@ -25,9 +25,24 @@ const char *sim_key_name(unsigned key) {
     return KEYS[key];
 }
 
-unsigned sim_key_find(struct mc_str name) {
+bool sim_key_is_guests(const struct sim *sim, unsigned key) {
+    return sim->profile.guest_quota > 0 && key >= SIM_GUEST_KEY;
+}
+
+const char *sim_key_tenant(const struct sim *sim, unsigned key) {
+    return sim_key_is_guests(sim, key) ? SIM_GUEST : "default";
+}
+
+const char *sim_key_text(const struct sim *sim, unsigned key) {
+    static const char *const GUESTS[SIM_KEYS - SIM_GUEST_KEY] = {"a/0", "a/1", "b/0", "b/1"};
+    return sim_key_is_guests(sim, key) ? GUESTS[key - SIM_GUEST_KEY] : KEYS[key];
+}
+
+unsigned sim_key_find(const struct sim *sim, struct mc_str tenant, struct mc_str text) {
+    bool guest = mc_str_eq(tenant, MC_STR(SIM_GUEST));
     for (unsigned i = 0; i < SIM_KEYS; i++) {
-        if (mc_str_eq(name, mc_str_from(KEYS[i]))) {
+        if (guest == sim_key_is_guests(sim, i) &&
+            mc_str_eq(text, mc_str_from(sim_key_text(sim, i)))) {
             return i;
         }
     }
@@ -240,7 +255,7 @@ void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, ui
         }
         op.value = (uint32_t)(value - sim->values) + 1;
         if (sim->changed_event[key] > value->ended_event ||
-            (anew && sim->purged_event > value->ended_event)) {
+            (anew && sim->purged_event[sim_key_is_guests(sim, key)] > value->ended_event)) {
             sim_fail(sim,
                      "a disk brings back value %u of %s, which the master knows to be removed "
                      "or replaced",

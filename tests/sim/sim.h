@@ -12,8 +12,9 @@
  *     memory.c    the nodes' memory and moves to and from it, landing piece by piece
  *     node.c      a store node: mount, heartbeat, leave; its worker, which copies and moves
  *     ssd.c       a node's SSD: its process, its crashes, what comes back from it
- *     disk.c      the disks (below libc: disk_calls.c)
+ *     disk.c      the disks (below libc: disk_calls.c, disk_nvme.c)
  *     workload.c  what the clients do
+ *     hot.c       the clients' hot caches
  *     operator.c  who drains nodes
  *     auditor.c   what a calm cluster owes, at the end of a run
  *     oracle.c    which bytes a read may return (the view from outside)
@@ -29,6 +30,7 @@
 #ifndef MC_TESTS_SIM_SIM_H
 #define MC_TESTS_SIM_SIM_H
 
+#include "client/hot_cache.h"
 #include "client/offload.h"
 #include "client/ops.h"
 #include "master/master.h"
@@ -43,6 +45,8 @@
 #define SIM_GROUPS    3
 #define SIM_BATCH     6
 #define SIM_NO_KEY    SIM_KEYS
+#define SIM_GUEST_KEY 8 /* the first of the other tenant's, if there is one */
+#define SIM_GUEST     "guest"
 #define SIM_VALUE_MAX 2048u
 #define SIM_LATE_NS   (4 * MC_SEC)
 
@@ -52,6 +56,9 @@ enum sim_break {
     SIM_BREAK_NONE,
     SIM_BREAK_SLOW_CLOCK, /* a client's clock stands still while bytes move: no lease check fails */
     SIM_BREAK_HIDE_DOUBT, /* a write that may still land is reported as a plain failure */
+    SIM_BREAK_NO_SUMS,    /* memory is at the same addresses again, and nothing has a checksum */
+    SIM_BREAK_KEEP_META,  /* a disk still describes what was replaced in an older bucket */
+    SIM_BREAK_OLD_COPIES, /* the hot cache takes any version for the one that is asked for */
 };
 
 struct sim_options {
@@ -78,6 +85,7 @@ struct sim_options {
     X(mortal_puts) X(conditional_puts) X(conditional_puts_ok) X(conditional_puts_refused) \
     X(listings) X(keys_listed) X(put_sessions) X(put_sessions_ok) X(get_sessions) X(get_sessions_ok) \
     X(clock_jumps) X(puts_over_quota) X(quota_checks) \
+    X(hot_hits) X(hot_fills) X(hot_evictions) X(guest_puts_ok) X(guest_gets_ok) \
     X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
 /* Only with SSDs. */
 #define SIM_COVERAGE_SSD(X) \
@@ -142,10 +150,12 @@ struct sim_profile {
     uint64_t disk_bytes, disk_seen_bytes, tier_bytes, bucket_bytes, lent_bytes, gc_ttl_ms;
     enum mc_tier_eviction tier_eviction;
     bool checksum;
+    uint64_t hot_bytes;   /* of each client's hot cache; 0 = none */
     bool heat;            /* dynamic replication */
     bool promote;         /* what is read on disk comes back to memory */
     const char *backend;  /* of the tier */
-    uint64_t quota;       /* of the only tenant; 0 = there are none */
+    uint64_t quota;       /* of the tenant "default"; 0 = there are none, */
+    uint64_t guest_quota; /* and of the other one */
     unsigned jump;        /* share of one fault event: a clock jumps */
     bool drains;          /* nodes are drained now and then */
     bool force;           /* removals may take what is leased */
@@ -173,7 +183,10 @@ struct sim_process {
     uint64_t wall_ms;      /* the same of the wall clock, which jumps both ways */
     uint64_t operation;    /* serial of what it is doing; travels with its requests */
     struct mc_ops *ops;
+    struct mc_hot_cache *hot; /* or NULL */
     struct mc_uuid id;
+    bool hot_reader;                /* has a hot cache when the profile says so */
+    bool guest;                     /* speaks for the other tenant */
     const struct sim_process *twin; /* has the same id: another thread of one program; or NULL */
     unsigned host;                  /* number of the node beside which it lives */
     struct sim_disk *disk;          /* works on it; or NULL */
@@ -292,13 +305,16 @@ struct sim {
     size_t replaced_count, replaced_capacity;
     struct sim_extent *extents;
     size_t extent_count, extent_capacity;
+    struct mc_str spied_tenant;      /* of the request that is looked at */
+    uint64_t charged[2];             /* to "default" and the guest, before it */
+    uint64_t versions[SIM_KEYS + 1]; /* before it, if it is about versions; 0 = not readable */
     struct mc_uuid writer_of[SIM_KEYS + 1];
     struct sim_known known[SIM_KEYS];     /* before the request that is carried out now */
     uint64_t copy_began_ns[SIM_KEYS + 1]; /* the last copy or move of the key */
     /* The event in which the master that runs now has last ended a put of the key, or removed it.
      */
     uint64_t changed_event[SIM_KEYS + 1];
-    uint64_t purged_event; /* the same, all keys but those that were in use */
+    uint64_t purged_event[2]; /* the same, all keys of a tenant but those that were in use */
 };
 
 #define SIM_COUNT(sim, what) ((sim)->result->coverage.what++)
@@ -357,6 +373,10 @@ void sim_ssd_free(struct sim_node *node);
 void sim_ssd_before(struct sim *sim, uint32_t function_id);
 void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *process);
 
+/* hot.c */
+void sim_hot_make(struct sim_process *process); /* if the profile wants one, and it is a client */
+void sim_hot_free(struct sim_process *process);
+
 /* workload.c */
 void sim_client_start(struct sim_client *client);
 
@@ -367,8 +387,13 @@ void sim_operator_tick(struct sim *sim);
 void sim_auditor_start(struct sim *sim);
 
 /* oracle.c */
-const char *sim_key_name(unsigned key);
-unsigned sim_key_find(struct mc_str name); /* SIM_NO_KEY when it is none of the workload's */
+const char *sim_key_name(unsigned key); /* for people */
+/* The key as requests name it: two tenants have keys of the same names. */
+bool sim_key_is_guests(const struct sim *sim, unsigned key);
+const char *sim_key_tenant(const struct sim *sim, unsigned key);
+const char *sim_key_text(const struct sim *sim, unsigned key);
+/* SIM_NO_KEY when it is none of the workload's. */
+unsigned sim_key_find(const struct sim *sim, struct mc_str tenant, struct mc_str text);
 /* A value that is about to be put, by its number; `kind`: SIM_OP_PUT or SIM_OP_WRITE. */
 size_t sim_value_make(struct sim *sim, struct sim_process *writer, unsigned key, uint64_t size,
                       void *bytes, enum sim_op_kind kind);
@@ -401,6 +426,7 @@ void sim_oracle_present(struct sim *sim, unsigned key, uint64_t began_ns);
 void sim_oracle_conclude(struct sim *sim);
 
 /* ledger.c: a look at each request that the master has carried out, and at its answer */
+void sim_ledger_before(struct sim *sim, uint32_t function_id);
 void sim_ledger_spy(struct sim *sim, uint32_t function_id, struct mc_str request,
                     struct mc_str reply, uint64_t operation);
 void sim_ledger_master_lost(struct sim *sim);

@@ -49,6 +49,9 @@ void sim_ssd_make(struct sim_node *node) {
         node->disk = sim_disk_make(root, &sim->rng, sim->profile.disk_bytes,
                                    sim->profile.disk_seen_bytes, power_goes, node);
         node->ssd.disk = node->disk;
+        if (sim->options.client_break == SIM_BREAK_KEEP_META) {
+            sim_disk_keep_meta(node->disk);
+        }
     }
 }
 
@@ -78,9 +81,10 @@ static bool may_return(const struct sim *sim, uint32_t function_id) {
 static bool replicas_of(struct sim *sim, unsigned key, struct sim_known *known) {
     struct mc_arena arena = {0};
     struct mw_replica_list list;
-    struct mc_str name = mc_str_from(sim_key_name(key));
+    struct mc_str name = mc_str_from(sim_key_text(sim, key));
+    struct mc_str tenant = mc_str_from(sim_key_tenant(sim, key));
     *known = (struct sim_known){0};
-    bool readable = mc_master_peek(sim->master, MC_STR("default"), name, &arena, &list) == MC_OK;
+    bool readable = mc_master_peek(sim->master, tenant, name, &arena, &list) == MC_OK;
     const struct mw_replica *replicas = readable ? list.replicas.items : NULL;
     for (size_t i = 0; readable && i < list.replicas.count; i++) {
         for (unsigned n = 0; replicas[i].tag == MW_TAG_LOCAL_DISK && n < SIM_NODES; n++) {
@@ -122,7 +126,8 @@ static void look_at(struct sim *sim, struct sim_node *node, unsigned key, uint64
                     bool anew) {
     static _Alignas(SIM_DISK_BLOCK) char room[4 * SIM_DISK_BLOCK];
     char name[32];
-    size_t len = (size_t)snprintf(name, sizeof(name), "default%c%s", 0, sim_key_name(key));
+    size_t len = (size_t)snprintf(name, sizeof(name), "%s%c%s", sim_key_tenant(sim, key), 0,
+                                  sim_key_text(sim, key));
     struct mc_tier_read read = {.key = {name, len}, .room = room};
     struct mc_tier *tier = node->offload != NULL ? mc_offload_tier(node->offload) : NULL;
     if (tier == NULL || !mc_tier_find(tier, read.key, &read.size) || read.size != size) {
@@ -181,8 +186,9 @@ static bool stops(void *ctx) {
 static enum mc_status open_tier(struct sim_node *node) {
     struct sim *sim = node->process.sim;
     const struct sim_profile *profile = &sim->profile;
-    char path[64];
+    char path[64], device[80];
     snprintf(path, sizeof(path), SIM_DISK_ROOT "%s", node->process.name);
+    snprintf(device, sizeof(device), "%s" SIM_DISK_DEVICE, path);
     struct mc_offload_config config = {.ops = node->ssd.ops,
                                        .te_endpoint = node->process.name,
                                        .segment = node->process.name,
@@ -193,6 +199,9 @@ static enum mc_status open_tier(struct sim_node *node) {
                                        .stop_ctx = node,
                                        .tier = {.path = path,
                                                 .backend = profile->backend,
+                                                .device = device,
+                                                .device_nsid = 1,
+                                                .device_value_bytes = SIM_DISK_BLOCK,
                                                 .owner = node->process.name,
                                                 .capacity_bytes = profile->tier_bytes,
                                                 .eviction = profile->tier_eviction,

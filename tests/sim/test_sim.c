@@ -27,6 +27,7 @@
 #define DEFAULT_SEEDS FULL_SEEDS
 #endif
 #define TWICE_SEEDS 5
+#define TELL_EVERY  10000
 #define JOBS_MAX    256
 
 static void add(struct sim_coverage *sum, const struct sim_coverage *one) {
@@ -76,12 +77,20 @@ struct tally {
 /* Every `jobs`-th seed from `first` on. */
 static void run_share(uint64_t first, uint64_t last, uint64_t jobs, bool ssd, struct tally *tally) {
     struct sim_result result;
+    uint64_t began = mc_now_ns(mc_clock_system());
     for (uint64_t seed = first; seed <= last && tally->failures < FAILURES_MAX; seed += jobs) {
         tally->failures += !run_one(seed, 0, false, ssd, &result);
         tally->events += result.events;
         tally->most = mc_max_u64(tally->most, result.most_possibilities);
         tally->seeds++;
         add(&tally->coverage, &result.coverage);
+        if (tally->seeds % TELL_EVERY == 0) {
+            uint64_t ns = mc_now_ns(mc_clock_system()) - began;
+            printf("seed %llu: %llu seeds and %llu failures so far, %.1f a second\n",
+                   (unsigned long long)seed, (unsigned long long)tally->seeds,
+                   (unsigned long long)tally->failures,
+                   (double)tally->seeds * 1e9 / (double)mc_max_u64(ns, 1));
+        }
     }
 }
 

@@ -14,7 +14,8 @@
 #include "sim/sim.h"
 
 #define SEEDS 200
-/* A late byte, or a late reader, must meet a place that was given away meanwhile. */
+/* A late byte, or a late reader, must meet a place that was given away meanwhile; a disk must lose
+ * what was replaced there. */
 #define SEEDS_RARE 1000
 
 static const struct {
@@ -35,6 +36,16 @@ static const struct {
     {"any-answer", MC_BREAK_ANY_ANSWER, SIM_BREAK_NONE, true, true},
     {"live-on", MC_BREAK_LIVE_ON, SIM_BREAK_NONE, false, true},
     {"no-quota", MC_BREAK_NO_QUOTA, SIM_BREAK_NONE, false, false},
+    {"no-refund", MC_BREAK_NO_REFUND, SIM_BREAK_NONE, false, false},
+    {"one-tenant", MC_BREAK_ONE_TENANT, SIM_BREAK_NONE, false, true},
+    {"any-condition", MC_BREAK_ANY_CONDITION, SIM_BREAK_NONE, false, false},
+    {"page-again", MC_BREAK_PAGE_AGAIN, SIM_BREAK_NONE, false, true},
+    {"drain-early", MC_BREAK_DRAIN_EARLY, SIM_BREAK_NONE, false, false},
+    {"drain-memory", MC_BREAK_DRAIN_MEMORY, SIM_BREAK_NONE, true, false},
+    {"cold-frees", MC_BREAK_COLD_FREES, SIM_BREAK_NONE, false, false},
+    {"no-sums", MC_BREAK_NONE, SIM_BREAK_NO_SUMS, false, true},
+    {"keep-meta", MC_BREAK_NONE, SIM_BREAK_KEEP_META, true, true},
+    {"old-copies", MC_BREAK_NONE, SIM_BREAK_OLD_COPIES, false, true},
 };
 
 static bool caught(size_t kind, uint64_t seed, bool outside_only, bool verbose) {
@@ -54,8 +65,9 @@ static bool caught(size_t kind, uint64_t seed, bool outside_only, bool verbose) 
 }
 
 static bool caught_within(size_t kind, bool outside_only) {
-    bool rare =
-        KINDS[kind].client == SIM_BREAK_HIDE_DOUBT || KINDS[kind].master == MC_BREAK_MOVE_FREES;
+    bool rare = KINDS[kind].client == SIM_BREAK_HIDE_DOUBT ||
+                KINDS[kind].client == SIM_BREAK_KEEP_META ||
+                KINDS[kind].master == MC_BREAK_MOVE_FREES;
     unsigned seeds = rare ? SEEDS_RARE : SEEDS;
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         if (caught(kind, seed, outside_only, false)) {

@@ -22,9 +22,24 @@ static const uint64_t SIZES[] = {40, 190, 700, 1400};
 
 /* ---- choosing ---- */
 
-static unsigned some_key(struct sim *sim) {
+/* One of the client's tenant. */
+static unsigned some_key(struct sim_client *client) {
+    struct sim *sim = client->process.sim;
+    unsigned own = sim->profile.guest_quota > 0 ? SIM_GUEST_KEY : SIM_KEYS;
+    if (client->process.guest) {
+        return SIM_GUEST_KEY + (unsigned)mc_rng_below(&sim->rng, SIM_KEYS - SIM_GUEST_KEY);
+    }
     /* the first ones are hot */
-    return (unsigned)mc_rng_below(&sim->rng, sim_odds(sim, 50) ? 4 : SIM_KEYS);
+    return (unsigned)mc_rng_below(&sim->rng, sim_odds(sim, 50) ? 4 : own);
+}
+
+static bool mine(const struct sim_client *client, unsigned key) {
+    return sim_key_is_guests(client->process.sim, key) == client->process.guest;
+}
+
+static unsigned find_own(const struct sim_client *client, const char *text) {
+    struct mc_str tenant = client->process.guest ? MC_STR(SIM_GUEST) : MC_STR("default");
+    return sim_key_find(client->process.sim, tenant, mc_str_from(text));
 }
 
 /* Each key has its usual size, so that upserts often find one of equal size. */
@@ -43,15 +58,15 @@ static void slice(struct sim *sim, struct batch *b, size_t i, uint8_t *bytes, ui
         done = end;
     }
     b->items[i] = (struct mc_store_item){
-        .key = sim_key_name(b->keys[i]), .slices = b->slices[i], .slice_count = count};
+        .key = sim_key_text(sim, b->keys[i]), .slices = b->slices[i], .slice_count = count};
 }
 
 /* Distinct keys. */
-static void choose_keys(struct sim *sim, struct batch *b, size_t count) {
+static void choose_keys(struct sim_client *client, struct batch *b, size_t count) {
     unsigned taken = 0;
     b->count = 0;
     for (size_t tries = 0; tries < 2 * count && b->count < count; tries++) {
-        unsigned key = some_key(sim);
+        unsigned key = some_key(client);
         if ((taken >> key & 1) == 0) {
             taken |= 1u << key;
             b->keys[b->count++] = key;
@@ -59,10 +74,10 @@ static void choose_keys(struct sim *sim, struct batch *b, size_t count) {
     }
 }
 
-static void group_names(struct batch *b, const char **names) {
+static void group_names(const struct sim *sim, struct batch *b, const char **names) {
     static const char *const GROUPS[SIM_GROUPS] = {"", "even", "odd"};
     for (size_t i = 0; i < b->count; i++) { /* a key's group never changes; "b/" keys have one */
-        bool grouped = sim_key_name(b->keys[i])[0] == 'b';
+        bool grouped = sim_key_text(sim, b->keys[i])[0] == 'b';
         names[i] = GROUPS[grouped ? 1 + b->keys[i] % 2 : 0];
     }
 }
@@ -102,9 +117,10 @@ static void ended(struct sim_client *client, const char *what, enum mc_status st
     }
 }
 
-static void count_get(struct sim *sim, enum mc_status status) {
-    struct sim_coverage *coverage = &sim->result->coverage;
+static void count_get(struct sim_client *client, enum mc_status status) {
+    struct sim_coverage *coverage = &client->process.sim->result->coverage;
     coverage->gets++;
+    coverage->guest_gets_ok += client->process.guest && status == MC_OK;
     switch (status) {
     case MC_OK:
         coverage->gets_ok++;
@@ -130,7 +146,7 @@ static void get(struct sim_client *client, size_t count) {
     struct sim *sim = process->sim;
     uint64_t began = sim->now_ns;
     struct batch b;
-    choose_keys(sim, &b, count);
+    choose_keys(client, &b, count);
     for (size_t i = 0; i < b.count; i++) {
         memset(client->buffer[i], 0xee, SIM_VALUE_MAX);
         slice(sim, &b, i, client->buffer[i], SIM_VALUE_MAX);
@@ -147,7 +163,7 @@ static void get(struct sim_client *client, size_t count) {
         if (process->dead) {
             continue;
         }
-        count_get(sim, own);
+        count_get(client, own);
         if (own == MC_OK) {
             sim_oracle_read(sim, process->name, b.keys[i], client->buffer[i], b.items[i].length,
                             began);
@@ -157,9 +173,10 @@ static void get(struct sim_client *client, size_t count) {
     }
 }
 
-static void count_put(struct sim *sim, enum mc_status status, bool upsert) {
-    struct sim_coverage *coverage = &sim->result->coverage;
+static void count_put(struct sim_client *client, enum mc_status status, bool upsert) {
+    struct sim_coverage *coverage = &client->process.sim->result->coverage;
     bool ok = status == MC_OK;
+    coverage->guest_puts_ok += client->process.guest && ok;
     if (upsert) {
         coverage->upserts++;
         coverage->upserts_ok += ok;
@@ -181,7 +198,7 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
     struct batch b;
     const char *groups[SIM_BATCH];
     size_t values[SIM_BATCH];
-    choose_keys(sim, &b, count);
+    choose_keys(client, &b, count);
     unsigned chunks = 1;
     if (b.count > 1 && b.count < SIM_BATCH && sim_odds(sim, 10)) {
         chunks = 2;
@@ -195,7 +212,7 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
         sim_trace(sim, "%s: value %zu for %s, %llu bytes", process->name, values[i],
                   sim_key_name(b.keys[i]), (unsigned long long)size);
     }
-    group_names(&b, groups);
+    group_names(sim, &b, groups);
     struct mc_replicate_config config = {.replica_num = sim_odds(sim, 40) ? 2 : 1,
                                          .with_soft_pin = sim_odds(sim, 10),
                                          .with_hard_pin =
@@ -212,7 +229,7 @@ static void put(struct sim_client *client, size_t count, bool upsert) {
         if (process->dead) {
             continue;
         }
-        count_put(sim, own, upsert);
+        count_put(client, own, upsert);
         if (upsert && certain) {
             sim_oracle_replaced(sim, operation, b.keys[i], began);
         }
@@ -225,14 +242,14 @@ static void put_session(struct sim_client *client) {
     struct sim_process *process = &client->process;
     struct sim *sim = process->sim;
     uint64_t began = sim->now_ns;
-    unsigned key = some_key(sim);
-    const char *name = sim_key_name(key);
+    unsigned key = some_key(client);
+    const char *name = sim_key_text(sim, key);
     uint8_t *bytes = client->buffer[0];
     uint64_t size = some_size(sim, key), cut = sim_between(sim, 1, size - 1);
     size_t value = sim_value_make(sim, process, key, size, bytes, SIM_OP_PUT);
     struct mc_store_range ranges[2] = {{.ptr = bytes, .length = cut},
                                        {.ptr = bytes + cut, .length = size - cut, .offset = cut}};
-    const char *group = key >= 4 && key < 8 ? (key % 2 ? "odd" : "even") : "";
+    const char *group = name[0] == 'b' ? (key % 2 ? "odd" : "even") : "";
     struct mc_replicate_config config = {
         .replica_num = sim_odds(sim, 40) ? 2 : 1, .group_ids = &group, .group_id_count = 1};
     enum mc_status own, ignored;
@@ -274,8 +291,8 @@ static void get_session(struct sim_client *client) {
     struct sim_process *process = &client->process;
     struct sim *sim = process->sim;
     uint64_t began = sim->now_ns, size = 0;
-    unsigned key = some_key(sim);
-    const char *name = sim_key_name(key);
+    unsigned key = some_key(client);
+    const char *name = sim_key_text(sim, key);
     uint8_t *bytes = client->buffer[0];
     enum mc_status own = mc_ops_size(process->ops, name, &size);
     ended(client, "question of a size", own, began, 1);
@@ -311,12 +328,12 @@ static void put_on_terms(struct sim_client *client) {
     struct sim_process *process = &client->process;
     struct sim *sim = process->sim;
     uint64_t operation = process->operation;
-    struct batch b = {.keys = {some_key(sim)}, .count = 1};
-    const char *name = sim_key_name(b.keys[0]), *group;
+    struct batch b = {.keys = {some_key(client)}, .count = 1};
+    const char *name = sim_key_text(sim, b.keys[0]), *group;
     struct mc_object_info info;
     enum mc_status known = MC_OK;
     unsigned terms = (unsigned)mc_rng_below(&sim->rng, 3);
-    group_names(&b, &group);
+    group_names(sim, &b, &group);
     struct mc_replicate_config config = {
         .ttl_ms = sim_odds(sim, 60) ? sim_between(sim, 1, 2000) : 0,
         .with_hard_pin = sim_odds(sim, 10) && sim->profile.quota == 0,
@@ -392,7 +409,7 @@ static void list(struct sim_client *client) {
             return;
         }
         for (size_t i = 0; i < page.count; i++) {
-            unsigned key = sim_key_find(mc_str_from(page.keys[i]));
+            unsigned key = find_own(client, page.keys[i]);
             if (key < SIM_KEYS && seen[key]) {
                 sim_fail(sim, "%s was listed twice", page.keys[i]);
             } else if (key < SIM_KEYS) {
@@ -406,7 +423,7 @@ static void list(struct sim_client *client) {
     } while (after[0] != '\0' && !process->dead);
     SIM_COUNT(sim, listings);
     for (unsigned key = 0; key < SIM_KEYS && !process->dead; key++) {
-        if (!seen[key]) {
+        if (!seen[key] && mine(client, key)) {
             sim_oracle_absent(sim, key, began);
         }
     }
@@ -420,9 +437,9 @@ static void exist(struct sim_client *client, size_t count) {
     const char *names[SIM_BATCH];
     bool found[SIM_BATCH];
     enum mc_status results[SIM_BATCH];
-    choose_keys(sim, &b, count);
+    choose_keys(client, &b, count);
     for (size_t i = 0; i < b.count; i++) {
-        names[i] = sim_key_name(b.keys[i]);
+        names[i] = sim_key_text(sim, b.keys[i]);
     }
     enum mc_status status = mc_ops_exist(process->ops, names, b.count, found, results);
     MC_ASSERT(status == MC_OK);
@@ -447,9 +464,9 @@ static void remove_keys(struct sim_client *client, size_t count) {
     const char *names[SIM_BATCH];
     enum mc_status results[SIM_BATCH];
     bool force = sim->profile.force && sim_odds(sim, 50);
-    choose_keys(sim, &b, count);
+    choose_keys(client, &b, count);
     for (size_t i = 0; i < b.count; i++) {
-        names[i] = sim_key_name(b.keys[i]);
+        names[i] = sim_key_text(sim, b.keys[i]);
     }
     enum mc_status status = mc_ops_remove(process->ops, names, b.count, force, results);
     MC_ASSERT(status == MC_OK);
@@ -485,7 +502,8 @@ static void remove_many(struct sim_client *client) {
                                 : mc_ops_remove_regex(process->ops, pattern, force, &removed);
     ended(client, all ? "removal of all" : "removal by pattern", status, began, 1);
     for (unsigned key = 0; force && status == MC_OK && !process->dead && key < SIM_KEYS; key++) {
-        if ((all || sim_key_name(key)[0] == initial) && !perhaps_copied(sim, key, began)) {
+        bool meant = mine(client, key) && (all || sim_key_text(sim, key)[0] == initial);
+        if (meant && !perhaps_copied(sim, key, began)) {
             sim_oracle_absent(sim, key, began);
         }
     }
@@ -498,11 +516,11 @@ static void look(struct sim_client *client) {
     struct mc_replica_info replicas[2 * SIM_NODES];
     size_t count = 0;
     uint64_t length = 0;
-    unsigned key = some_key(sim);
-    enum mc_status status =
-        sim_odds(sim, 50)
-            ? mc_ops_size(process->ops, sim_key_name(key), &length)
-            : mc_ops_replicas(process->ops, sim_key_name(key), replicas, 2 * SIM_NODES, &count);
+    unsigned key = some_key(client);
+    enum mc_status status = sim_odds(sim, 50)
+                                ? mc_ops_size(process->ops, sim_key_text(sim, key), &length)
+                                : mc_ops_replicas(process->ops, sim_key_text(sim, key), replicas,
+                                                  2 * SIM_NODES, &count);
     ended(client, "look", status, began, 1);
     if (status == MC_OK && !process->dead && count > 2 * SIM_NODES) { /* and their disks */
         sim_fail(sim, "%s has %zu replicas on %d nodes", sim_key_name(key), count, SIM_NODES);
@@ -521,7 +539,7 @@ static void ask_task(struct sim_client *client) {
     for (unsigned i = 0; i < SIM_NODES; i++) {
         nodes[i] = sim->nodes[(first + i) % SIM_NODES].process.name;
     }
-    const char *key = sim_key_name(some_key(sim));
+    const char *key = sim_key_text(sim, some_key(client));
     enum mc_status status =
         move ? mc_ops_move(process->ops, key, nodes[0], nodes[1], &id)
              : mc_ops_copy(process->ops, key, nodes, sim_odds(sim, 70) ? 1 : 2, &id);
@@ -542,9 +560,9 @@ static void view(struct sim_client *client) {
     struct sim_process *process = &client->process;
     struct sim *sim = process->sim;
     uint64_t began = sim->now_ns;
-    unsigned key = some_key(sim);
+    unsigned key = some_key(client);
     struct mc_ops_view v;
-    enum mc_status status = mc_ops_view_open(process->ops, sim_key_name(key), &v);
+    enum mc_status status = mc_ops_view_open(process->ops, sim_key_text(sim, key), &v);
     ended(client, "view", status, began, 1);
     if (status != MC_OK) {
         return;

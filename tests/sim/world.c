@@ -16,6 +16,7 @@
 #define FSCK_EVERY_EVENTS 97 /* a prime: not in step with anything */
 #define EVENTS_MAX        2000000
 #define CUT_WITHIN        40 /* operations of a disk */
+#define GUEST_EVERY       3  /* of the clients */
 #define CALM_TICK_NS      (100 * MC_MS)
 
 /* ---- saying ---- */
@@ -152,11 +153,14 @@ void sim_process_start(struct sim_process *process, void (*main)(void *arg), voi
     process->clock_lag_ns = 0;
     process->cut_until_ns = 0;
     process->id = process->twin != NULL ? process->twin->id : mc_uuid_make(&sim->rng);
+    sim_hot_make(process);
     struct mc_ops_config config = {.client = process->id,
-                                   .tenant = "default",
+                                   .tenant = process->guest ? SIM_GUEST : "default",
                                    .host_id = "",
                                    .timeout_ms = (uint32_t)sim->profile.timeout_ms,
-                                   .checksum = sim->profile.checksum,
+                                   .checksum = sim->profile.checksum &&
+                                               sim->options.client_break != SIM_BREAK_NO_SUMS,
+                                   .hot = process->hot,
                                    .round_bytes = sim->profile.round_bytes};
     process->ops = mc_ops_create(&process->port, &config);
     sim_trace(sim, "%s starts", process->name);
@@ -177,6 +181,7 @@ void sim_process_end(struct sim_process *process) {
     coverage->checksum_mismatches += (uint64_t)mc_metric_get(&counters->checksum_mismatches);
     mc_ops_destroy(process->ops);
     process->ops = NULL;
+    sim_hot_free(process);
 }
 
 /* Its calls fail from now on, at once and without effect, until its main function has returned. */
@@ -456,7 +461,8 @@ static void choose_ssd(struct sim *sim) {
     p->offload_on_evict = sim_odds(sim, 50);
     p->promote = p->ssd && sim_odds(sim, 50);
     p->backend = (const char *[]){"bucket_storage_backend", "file_per_key_storage_backend",
-                                  "offset_allocator_storage_backend"}[one_of(sim, 0, 1, 2)];
+                                  "offset_allocator_storage_backend",
+                                  "nvme_kv_storage_backend"}[mc_rng_below(&sim->rng, 4)];
     p->offload_watermark = sim_odds(sim, 25) ? p->watermark / 2 : 0;
     p->disk_slowness = 1;
     p->disk_bytes = one_of(sim, 48, 128, 512) << 10;
@@ -495,12 +501,17 @@ static void choose_profile(struct sim *sim) {
         .operations = one_of(sim, 25, 35, 45)};
     p->release_ms = p->timeout_ms + SIM_LATE_NS / MC_MS + one_of(sim, 500, 1500, 4000);
     p->force = sim_odds(sim, 40);
-    p->drains = sim_odds(sim, 40);
     /* of one put to all that there is */
     p->quota =
         sim_odds(sim, 25) ? sim_between(sim, SIM_VALUE_MAX, SIM_NODES * p->segment_bytes) : 0;
+    p->guest_quota = p->quota > 0 && sim_odds(sim, 70)
+                         ? sim_between(sim, SIM_VALUE_MAX, SIM_NODES * p->segment_bytes)
+                         : 0;
+    p->hot_bytes = sim_odds(sim, 30) ? one_of(sim, 2000, 6000, 1u << 20) : 0;
     choose_ssd(sim);
-    p->reuse_addresses = p->checksum && sim_odds(sim, 50);
+    p->drains = sim_odds(sim, p->ssd ? 70 : 40);
+    p->reuse_addresses =
+        (p->checksum && sim_odds(sim, 50)) || sim->options.client_break == SIM_BREAK_NO_SUMS;
     if (p->faulty) {
         choose_faults(sim);
     }
@@ -551,6 +562,10 @@ static void write_quotas(struct sim *sim) {
     MC_ASSERT(file != NULL);
     fprintf(file, "version: 1\n\ntenants:\n  - name: \"default\"\n    quota: %llu\n",
             (unsigned long long)sim->profile.quota);
+    if (sim->profile.guest_quota > 0) {
+        fprintf(file, "  - name: \"" SIM_GUEST "\"\n    quota: %llu\n",
+                (unsigned long long)sim->profile.guest_quota);
+    }
     fclose(file);
 }
 
@@ -579,6 +594,8 @@ static struct sim *set_up(const struct sim_options *options, struct sim_result *
         sim->clients[i].index = i;
         sim->clients[i].operations_left = sim->profile.operations;
         set_up_process(sim, &sim->clients[i].process, i < SIM_CLIENTS ? "client" : "auditor", i);
+        sim->clients[i].process.hot_reader = i < SIM_CLIENTS;
+        sim->clients[i].process.guest = sim->profile.guest_quota > 0 && i % GUEST_EVERY == 2;
         if (i < SIM_CLIENTS) {
             sim_client_start(&sim->clients[i]);
         }

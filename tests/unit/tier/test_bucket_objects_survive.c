@@ -121,6 +121,29 @@ static void test_what_was_replaced_is_not_found_again(void **state) {
     mc_tier_close(tier);
 }
 
+/* Without its trailer a bucket of ours would pass for one of upstream's, which may be of any age.
+ */
+static void test_a_bucket_with_a_damaged_trailer_is_not_taken_for_upstreams(void **state) {
+    static const size_t wrong[] = {0, 8, 12, 20, 31, 35}; /* magic, count, offset, tag, crc, crc */
+    for (size_t n = 0; n < MC_ARRAY_LEN(wrong); n++) {
+        struct mc_tier *tier = open_tier();
+        char byte;
+        assert_ok(put(tier, 0, 1));
+        mc_tier_close(tier);
+        off_t at = (off_t)(strlen("key0") + size_of(0) + wrong[n]);
+        int fd = open(file_at(".bucket", 0), O_RDWR);
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 4;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        close(fd);
+        tier = open_tier();
+        assert_int_equal(get(tier, 0), MC_OBJECT_NOT_FOUND);
+        assert_string_equal(file_at(".bucket", 0), "");
+        assert_string_equal(file_at(".meta", 0), "");
+        mc_tier_close(tier);
+    }
+}
+
 /* A crash leaves: data without .meta, half a .meta under a temporary name, a file that is shorter
  * than its .meta says. */
 static void test_what_a_crash_leaves_is_dropped(void **state) {
@@ -235,6 +258,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_a_removed_key_stays_away),
         TEST(test_what_was_replaced_is_not_found_again),
+        TEST(test_a_bucket_with_a_damaged_trailer_is_not_taken_for_upstreams),
         TEST(test_what_a_crash_leaves_is_dropped),
         TEST(test_one_process_owns_the_directory),
         TEST(test_a_write_that_fails_leaves_nothing_behind),
