@@ -5,7 +5,7 @@
  *
  * What the owner lends is ours until gc_ttl_ms after it answered; we count from before we asked and
  * look after the last byte, so bytes that came too late are never taken. An owner whose memory is
- * lent to others says so; it is asked again until the deadline.
+ * lent to others says so; it is asked again until the deadline, and for less at once.
  */
 #include "client/ops_internal.h"
 
@@ -29,11 +29,11 @@ static void finish(struct group *group, enum mc_status status) {
     }
 }
 
-/* Reads of one owner, from those that are still open. */
-static void gather(struct mc_ops_disk_read *reads, size_t count, struct group *group) {
+/* At most `most` reads of one owner, from those that are still open. */
+static void gather(struct mc_ops_disk_read *reads, size_t count, size_t most, struct group *group) {
     group->count = 0;
     group->bytes = 0;
-    for (size_t i = 0; i < count && group->count < GROUP_KEYS; i++) {
+    for (size_t i = 0; i < count && group->count < most; i++) {
         struct mc_ops_disk_read *read = &reads[i];
         if (read->done ||
             (group->count > 0 && (!mc_str_eq(read->endpoint, group->reads[0]->endpoint) ||
@@ -180,14 +180,18 @@ void mc_ops_disk_read(struct mc_ops *ops, struct mc_ops_call *call, struct mc_op
             mc_ops_file_read(ops, &reads[i]);
         }
     }
+    size_t most = GROUP_KEYS; /* an owner may have less memory than a group wants */
     for (;;) {
-        gather(reads, count, group);
+        gather(reads, count, most, group);
         if (group->count == 0) {
             break;
         }
         if (mc_ops_now(ops) >= deadline_ns) {
             finish(group, MC_TRANSFER_FAIL);
-        } else if (!read_group(ops, call, group, deadline_ns)) {
+        } else if (read_group(ops, call, group, deadline_ns)) {
+            most = mc_min_u64(2 * most, GROUP_KEYS);
+        } else {
+            most = mc_max_u64(group->count / 2, 1);
             ops->port->ops->sleep_until(ops->port, mc_ops_now(ops) + BUSY_NS);
         }
     }

@@ -106,6 +106,21 @@ static void first_answer(struct mc_get_chunk *chunk, struct mc_get_key *key,
     list_known(key);
 }
 
+void mc_get_again(struct mc_get_chunk *chunk, struct mc_get_key *key,
+                  const struct mc_get_answer *answer) {
+    key->done = false;
+    key->tried = 0;
+    for (size_t i = 0; i < key->range_count; i++) {
+        key->ranges[i].status = MC_OK;
+    }
+    start_over(key, MC_TRANSFER_FAIL);
+    if (!key->done) {
+        key->version = answer->version;
+        first_answer(chunk, key, answer);
+        mc_get_note_disks(chunk, key);
+    }
+}
+
 static bool same_place(const struct mw_replica *a, const struct mw_replica *b) {
     return a->id == b->id && mc_ops_replica_readable(b) && a->memory.address == b->memory.address &&
            a->memory.size == b->memory.size && mc_str_eq(a->memory.endpoint, b->memory.endpoint);
@@ -688,8 +703,9 @@ static void read_request(struct mc_ops *ops, const struct get_request *request) 
             } else {
                 ask_all(&chunk);
             }
-            read_chunk(&chunk);
-            mc_get_from_disks(&chunk);
+            do {
+                read_chunk(&chunk);
+            } while (mc_get_from_disks(&chunk));
             if (request->leases != NULL) {
                 end_sessions(&chunk);
             }

@@ -110,8 +110,14 @@ struct mc_get_answer mc_get_answer_at(const struct mc_get_chunk *chunk,
 /* The answer to the renewal of a session's lease; ends the key when nothing is left to read. */
 void mc_get_session_renewed(struct mc_get_key *key, const struct mc_get_answer *answer);
 
-/* ops_get_disk.c: what no memory could give. */
-void mc_get_from_disks(struct mc_get_chunk *chunk);
+/* What was read is not the object any more: the key begins again with this answer, a bounded number
+ * of times. It is not done when memory has it now. */
+void mc_get_again(struct mc_get_chunk *chunk, struct mc_get_key *key,
+                  const struct mc_get_answer *answer);
+
+/* ops_get_disk.c: what no memory could give. False when all keys are done; else some have begun
+ * again, in memory. */
+bool mc_get_from_disks(struct mc_get_chunk *chunk);
 /* Where the key lies on disk: copied, for the answer's strings do not live as long as the chunk. */
 void mc_get_note_disks(struct mc_get_chunk *chunk, struct mc_get_key *key);
 

@@ -4,8 +4,9 @@
  *
  * A checksum says whether the bytes are the object's. Where there is none to compare with (parts of
  * an object, device memory) the master is asked again after the last byte: a copy that it still
- * names by the same id was there all the time, and what lies under an id does not change. For a
- * session that answer is the renewal of its lease, too.
+ * names by the same id was there all the time, and what lies under an id does not change. Where it
+ * names another one the key begins again with that answer; a session does not, for which the answer
+ * is the renewal of its lease, too.
  */
 #include "client/ops_get.h"
 
@@ -138,6 +139,10 @@ static void confirm(struct mc_get_chunk *chunk, const uint32_t *index, size_t n)
         }
         struct mc_get_answer answer = mc_get_answer_at(chunk, &answers, i, answered);
         bool there = named(&answer, key->disks[key->disk_next - 1].id);
+        if (key->session == NULL && !there) {
+            mc_get_again(chunk, key, &answer);
+            continue;
+        }
         mc_get_finish(key, there ? MC_OK : MC_TRANSFER_FAIL);
         if (key->session != NULL) { /* may finish it otherwise */
             mc_get_session_renewed(key, &answer);
@@ -188,7 +193,12 @@ static bool read_next(struct mc_get_chunk *chunk) {
     return true;
 }
 
-void mc_get_from_disks(struct mc_get_chunk *chunk) {
+bool mc_get_from_disks(struct mc_get_chunk *chunk) {
     while (read_next(chunk)) {
     }
+    bool open = false;
+    for (size_t i = 0; i < chunk->count; i++) {
+        open = open || !chunk->keys[i].done;
+    }
+    return open;
 }
