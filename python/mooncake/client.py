@@ -10,10 +10,14 @@
 
 `store.raw` is the MooncakeDistributedStore below, whose calls return numbers.
 """
+from __future__ import annotations
+
 import asyncio
 import ctypes
 import functools
 import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 from mooncake import store as _native
 
@@ -26,14 +30,14 @@ CHUNK_BYTES = 64 << 20  # of one step of a copy that reports its progress
 class MooncakeError(Exception):
     """A call failed. `code` is the store's error number, `name` its name."""
 
-    def __init__(self, code, what):
+    def __init__(self, code: int, what: str) -> None:
         self.code, self.name = int(code), _native._status_name(int(code))
         super().__init__(f"{what}: {_native._status_text(self.code)} ({self.name}, {self.code})")
 
 
 class KeyNotFound(MooncakeError, KeyError):
     """There is no such object."""
-    __str__ = Exception.__str__
+    __str__ = Exception.__str__  # type: ignore[assignment]
 
 
 class NoSpace(MooncakeError):
@@ -60,11 +64,11 @@ _CLASSES = {-704: KeyNotFound, -200: NoSpace, -703: KeyInUse, -706: KeyInUse, -7
             -300: Conflict, -800: Unreachable, -900: Unreachable, -901: Unreachable, -400: InvalidArgument, -600: InvalidArgument}
 
 
-def _error(code, what):
+def _error(code: int, what: str) -> MooncakeError:
     return _CLASSES.get(code, MooncakeError)(code, what)
 
 
-def _check(code, what):
+def _check(code: int, what: str) -> int:
     if code < 0:
         raise _error(code, what)
     return code
@@ -73,22 +77,24 @@ def _check(code, what):
 class _Async:
     """The store's methods as coroutines, run by the loop's executor."""
 
-    def __init__(self, store):
+    def __init__(self, store: MooncakeStore) -> None:
         self._store = store
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         method = getattr(self._store, name)
         if not callable(method) or name.startswith("_"):
             raise AttributeError(f"MooncakeStore has no method '{name}'")
 
         @functools.wraps(method)
-        async def call(*args, **keywords):
+        async def call(*args: Any, **keywords: Any) -> Any:
             return await asyncio.get_running_loop().run_in_executor(None, functools.partial(method, *args, **keywords))
         return call
 
 
-def _config(replicas=1, soft_pin=False, soft_pin_ms=None, hard_pin=False, preferred=(), group=None, ttl=None,
-            if_absent=False, if_version=None, if_checksum=None, keys=1):
+def _config(replicas: int = 1, soft_pin: bool = False, soft_pin_ms: int | None = None, hard_pin: bool = False,
+            preferred: str | Iterable[str] = (), group: str | None = None, ttl: float | None = None, if_absent: bool = False,
+            if_version: int | list[int] | None = None, if_checksum: int | list[int] | None = None,
+            keys: int = 1) -> _native.ReplicateConfig:
     config = _native.ReplicateConfig()
     config.replica_num, config.with_hard_pin = replicas, hard_pin
     if soft_pin:
@@ -114,8 +120,9 @@ class MooncakeStore:
     last four need our master.
     """
 
-    def __init__(self, master="127.0.0.1:50051", *, segment=0, hostname=None, metadata="P2PHANDSHAKE", protocol="tcp",
-                 devices="", tenant="default", cache="64MB"):
+    def __init__(self, master: str = "127.0.0.1:50051", *, segment: int | str = 0, hostname: str | None = None,
+                 metadata: str = "P2PHANDSHAKE", protocol: str = "tcp", devices: str = "", tenant: str = "default",
+                 cache: int | str = "64MB") -> None:
         self.raw = _native.MooncakeDistributedStore()
         config = {"local_hostname": hostname or os.environ.get("MOONCAKE_LOCAL_HOSTNAME", "127.0.0.1"),
                   "metadata_server": metadata, "master_server_addr": master, "global_segment_size": segment,
@@ -127,46 +134,46 @@ class MooncakeStore:
 
     # ---- life ----
 
-    def close(self):
+    def close(self) -> None:
         """Takes the segment back and disconnects; again is allowed."""
         self.raw.close()
 
-    def __enter__(self):
+    def __enter__(self) -> MooncakeStore:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> MooncakeStore:
         return self
 
-    async def __aexit__(self, *_):
+    async def __aexit__(self, *_: object) -> None:
         await self.aio.close()
 
     @property
-    def name(self):
+    def name(self) -> str:
         """"host:port", the name of this client's segment."""
         return self.raw.get_hostname()
 
     @property
-    def healthy(self):
+    def healthy(self) -> bool:
         """The master answers."""
         return self.raw.health_check() == 0
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<MooncakeStore {self.name or 'closed'}>"
 
     # ---- bytes ----
 
-    def put(self, key, value, **options):
+    def put(self, key: str, value: Any, **options: Any) -> None:
         """Stores the bytes of `value`; an object that exists stays as it is."""
         _check(self.raw.put(key, value, _config(**options)), f"put '{key}'")
 
-    def upsert(self, key, value, **options):
+    def upsert(self, key: str, value: Any, **options: Any) -> None:
         """Stores the bytes of `value`, in the place of what was there."""
         _check(self.raw.upsert(key, value, _config(**options)), f"upsert '{key}'")
 
-    def view(self, key):
+    def view(self, key: str) -> memoryview:
         """The object's bytes as a memoryview, which keeps its memory; cheaper than get()."""
         for _ in range(2):
             handle = self.raw.get_buffer(key)
@@ -175,47 +182,47 @@ class MooncakeStore:
             _check(self.raw.get_size(key), f"get '{key}'")  # why not; when it is there now, once more
         raise _error(-703, f"get '{key}'")
 
-    def get(self, key, default=None):
+    def get(self, key: str, default: Any = None) -> Any:
         """The object's bytes; `default` when there is none."""
         try:
             return bytes(self.view(key))
         except KeyNotFound:
             return default
 
-    def size(self, key):
+    def size(self, key: str) -> int:
         """Bytes of the object."""
         return _check(self.raw.get_size(key), f"size of '{key}'")
 
-    def info(self, key):
+    def info(self, key: str) -> _native.ObjectInfo:
         """ObjectInfo: size, version, checksum, what is left of its life in ms, replicas. Keeps nothing from eviction."""
         found = self.raw.inspect([key])[0]
         if isinstance(found, int):
             raise _error(found, f"info '{key}'")
         return found
 
-    def remove(self, key, force=False):
+    def remove(self, key: str, force: bool = False) -> None:
         """Removes the object; `force` also one that is leased."""
         _check(self.raw.remove(key, force), f"remove '{key}'")
 
-    def clear(self, force=False):
+    def clear(self, force: bool = False) -> int:
         """Removes every object that is not leased (all, with `force`); how many."""
         return _check(self.raw.remove_all(force), "remove all")
 
     # ---- mapping ----
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: str, value: Any) -> None:
         self.upsert(key, value)
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> bytes:
         return bytes(self.view(key))
 
-    def __delitem__(self, key):
+    def __delitem__(self, key: str) -> None:
         self.remove(key, force=True)
 
-    def __contains__(self, key):
+    def __contains__(self, key: str) -> bool:
         return _check(self.raw.is_exist(key), f"exist '{key}'") == 1
 
-    def exist(self, keys):
+    def exist(self, keys: Iterable[str]) -> dict[str, bool]:
         """{key: bool}, asked at once."""
         keys = list(keys)
         found = self.raw.batch_is_exist(keys)
@@ -223,19 +230,19 @@ class MooncakeStore:
             raise _error(-900, "exist")
         return {key: code == 1 for key, code in zip(keys, found)}
 
-    def get_many(self, keys):
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """{key: bytes} of the keys that are there, read at once."""
         keys = list(keys)
         return {key: bytes(handle) for key, handle in zip(keys, self.raw.batch_get_buffer(keys)) if handle is not None}
 
-    def put_many(self, values, **options):
+    def put_many(self, values: Mapping[str, Any], **options: Any) -> None:
         """put() of every key of a mapping, at once."""
         keys = list(values)
         _check(self.raw.put_batch(keys, [values[key] for key in keys], _config(keys=len(keys), **options)), f"put {len(keys)} keys")
 
     # ---- arrays ----
 
-    def put_array(self, key, array, **options):
+    def put_array(self, key: str, array: Any, **options: Any) -> None:
         """Stores a numpy array so that get_array() and get_tensor() give it back with shape and dtype."""
         import numpy
         from mooncake import _tensors
@@ -248,7 +255,7 @@ class MooncakeStore:
         head = _tensors.Header(code, array.shape).pack()
         _check(self.raw.upsert_parts(key, head, memoryview(data), config=_config(**options)), f"put array '{key}'")
 
-    def get_array(self, key):
+    def get_array(self, key: str) -> Any:
         """The numpy array of an object that put_array() or put_tensor() stored."""
         import numpy
         from mooncake import _tensors
@@ -262,11 +269,11 @@ class MooncakeStore:
             raise InvalidArgument(-600, f"numpy has no {_tensors.DTYPES[header.dtype][0]}, which '{key}' is of") from None
         return numpy.frombuffer(view, numpy.uint8, header.nbytes, _tensors.SIZE).view(dtype).reshape(header.local_shape)
 
-    def put_tensor(self, key, tensor):
+    def put_tensor(self, key: str, tensor: Any) -> None:
         """Stores a torch tensor."""
         _check(self.raw.upsert_tensor(key, tensor), f"put tensor '{key}'")
 
-    def get_tensor(self, key):
+    def get_tensor(self, key: str) -> Any:
         """The torch tensor of an object."""
         tensor = self.raw.get_tensor(key)
         if tensor is None:
@@ -276,7 +283,7 @@ class MooncakeStore:
 
     # ---- long copies ----
 
-    def put_large(self, key, value, progress=None):
+    def put_large(self, key: str, value: Any, progress: Callable[[int, int], object] | None = None) -> None:
         """put() in steps, with progress(bytes done, bytes in all) after each; readable after the last."""
         view = memoryview(value).cast("B")
         holder = (ctypes.c_char * len(view)).from_buffer_copy(view) if view.readonly else (
@@ -298,7 +305,7 @@ class MooncakeStore:
             self.raw.batch_put_session_revoke([key])
             raise
 
-    def get_large(self, key, progress=None):
+    def get_large(self, key: str, progress: Callable[[int, int], object] | None = None) -> bytearray:
         """get() in steps, as a bytearray; every byte of it from the same object."""
         total = self.size(key)
         result = bytearray(total)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The blocks of docs/python.md run as they stand, in order, in one interpreter, against a master of ours;
-the doctor finds the installation well, and a master that is not there; the type stubs name what there is, and nothing else."""
+the doctor finds the installation well, and a master that is not there."""
 import os
 import re
 import subprocess
@@ -10,29 +10,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(HERE, "..", "interop"))
 import peers as interop  # noqa: E402
-
-
-STUBS = """
-import ast, mooncake, mooncake.store, mooncake.engine
-for module in (mooncake.store, mooncake.engine):
-    tree = ast.parse(open(f"{mooncake.__path__[0]}/{module.__name__.rsplit('.', 1)[1]}.pyi").read())
-    def names(body):
-        found = set()
-        for node in body:
-            found.update({getattr(node, "name", None), *(t.id for t in getattr(node, "targets", ())),
-                          getattr(getattr(node, "target", None), "id", None)})
-        return found
-    real = {n for n in dir(module) if not n.startswith("_")}
-    assert real <= names(tree.body), real - names(tree.body)
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            cls = getattr(module, node.name)
-            real = {n for n in vars(cls) if not n.startswith("_") and n not in ("TransferOpcode", "exports")}
-            stub = {n for n in names(node.body) - {None} if not n.startswith("_")}
-            assert real <= stub, (node.name, real - stub)
-            assert all(hasattr(cls, n) or hasattr(cls(), n) for n in stub if n not in real), (node.name, stub - real)
-print("stubs fine")
-"""
 
 
 def main():
@@ -58,10 +35,7 @@ def main():
                                 timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         well = well and absent.returncode == 1 and "127.0.0.1:1" in absent.stdout
         print(f"doctor: {'ok' if well else 'FAILED' + doctor.stdout + absent.stdout}")
-        stubs = subprocess.run([sys.executable, "-c", STUBS], env=env, text=True, timeout=60, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT)
-        print(f"stubs: {'ok' if 'stubs fine' in stubs.stdout else 'FAILED' + stubs.stdout}")
-        failed = failed or not well or "stubs fine" not in stubs.stdout
+        failed = failed or not well
     finally:
         peers.close(failed)
     return int(failed)
