@@ -4,6 +4,8 @@ Needs aiohttp. Every call of the store runs in a thread, so that a slow one dela
 mounted segments is done one at a time. Errors are answered as {"error": text} by one wrapper around every handler: a handler
 returns what a success says, or raises `_Refused`.
 """
+from __future__ import annotations
+
 import argparse
 import asyncio
 import functools
@@ -13,7 +15,10 @@ import signal
 import time
 from typing import Any, Awaitable, Callable, Dict, List, Optional
 
-from aiohttp import web
+try:
+    from aiohttp import web
+except ImportError:  # Its --help works without.
+    web = None
 
 from mooncake.mooncake_config import MooncakeConfig
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
@@ -352,6 +357,8 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
 
 async def main() -> None:
     args = parse_arguments()
+    if web is None:
+        raise SystemExit("mc_store_rest_server needs aiohttp: pip install 'mooncake-transfer-engine-c[service]'")
     defined = dict(item.split("=", 1) for item in args.define if "=" in item)
     for item in args.define:
         if "=" not in item:

@@ -15,8 +15,11 @@ import os
 import uuid
 from typing import Any, Optional
 
-import aiohttp
-from aiohttp import web
+try:
+    import aiohttp
+    from aiohttp import web
+except ImportError:  # Its --help works without.
+    web = None
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +142,8 @@ def urls(instances: list[tuple[str, int]]) -> list[str]:
 
 def main(argv: Optional[list[str]] = None) -> None:
     args = parse_args(argv)
+    if web is None:
+        raise SystemExit("the proxy needs aiohttp: pip install 'mooncake-transfer-engine-c[service]'")
     logging.basicConfig(level=logging.INFO)
     proxy = Proxy(urls(args.prefiller_instances), urls(args.decoder_instances))
     web.run_app(proxy.app(), host=args.host, port=args.port)

@@ -107,15 +107,19 @@ def check_installed(peers, python, directory, by_pip):
     master, _ = peers.start("master", [os.path.join(bin_dir, "mooncake_master"), f"--rpc_port={rpc}",
                                        "--rpc_address=127.0.0.1", f"--metrics_port={admin}"])
     peers.until("master", master, lambda: interop.raw_call(rpc, "ServiceReady")[0] == 0)
-    env = dict(os.environ, MC_CONTRACT_SIDE="ours", MC_CONTRACT_MASTER=f"127.0.0.1:{rpc}", PYTHONDONTWRITEBYTECODE="1")
+    env = dict(os.environ, MC_CONTRACT_SIDE="ours", MC_CONTRACT_MASTER=f"127.0.0.1:{rpc}", PYTHONDONTWRITEBYTECODE="1",
+               **({} if by_pip else {"MC_CONTRACT_SHORT": "1"}))
     env.pop("PYTHONPATH", None)
     last = run(own, "-m", "unittest", "discover", "-s", os.path.join(HERE, "contract"), "-p", "*_contract.py", env=env,
                cwd=peers.directory).strip().splitlines()
     peers.stop(master)
     assert "OK" in last[-1], last[-5:]
     ran = next(line for line in last if line.startswith("Ran "))
-    for script in ("mooncake", "mooncake_client", "transfer_engine_bench"):
-        run(os.path.join(bin_dir, script), "--help")
+    scripts = glob.glob(os.path.join(bin_dir, "m*")) + glob.glob(os.path.join(bin_dir, "transfer_engine*")) if by_pip else [
+        os.path.join(bin_dir, name) for name in ("mooncake", "mooncake_client", "transfer_engine_bench")]
+    assert len(scripts) >= (7 if by_pip else 3), scripts
+    for script in scripts:
+        run(script, "--help")
     print(f"{own}: import {min(times):.1f} ms, {ran}", flush=True)
 
 

@@ -24,6 +24,16 @@ SITE = os.environ.get("MC_CONTRACT_SITE", "")
 NEEDED = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_address": MASTER}
 
 
+def need_aiohttp(test):
+    try:
+        sys.path.append(SITE)
+        import aiohttp  # noqa: F401
+    except ImportError:
+        test.skipTest("no aiohttp")
+    finally:
+        sys.path.remove(SITE)
+
+
 def free_port():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -170,13 +180,7 @@ class Rest(unittest.TestCase):
         return status, json.loads(answer)
 
     def setUp(self):
-        try:
-            sys.path.append(SITE)
-            import aiohttp  # noqa: F401
-        except ImportError:
-            self.skipTest("no aiohttp")
-        finally:
-            sys.path.remove(SITE)
+        need_aiohttp(self)
         stack = contextlib.ExitStack()
         self.addCleanup(stack.close)
         file = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".json"))
@@ -294,6 +298,7 @@ class Proxy(unittest.TestCase):
 
     @ours_only("upstream's proxy needs fastapi, httpx and uvicorn; it answers 500 to whatever goes wrong")
     def test_a_prefill_and_a_decode_engine_answer_a_request(self):
+        need_aiohttp(self)
         Engines.seen, Engines.refuse = [], 0
         prefills, decodes = ([self.engine(f"{kind}{i}") for i in range(2)] for kind in ("prefill", "decode"))
         argv = ["--prefiller-hosts", *["127.0.0.1"] * 2, "--prefiller-ports", *prefills, "--decoder-hosts", *["127.0.0.1"] * 2,
