@@ -154,6 +154,34 @@ def checksums(peers, master, w, r):
     compared += reader.get("large", 4, 5 << 20)
 
 
+# ---- objects that lie on several segments ----
+
+STRIPES = {"MC_STORE_STRIPE_BYTES": str(32 << 20)}
+
+
+def striped(peers):
+    """Who does not know stripes is given the whole object or an error, never a part, and can replace them. Where the master
+    knows none, the object lies in one piece, for both."""
+    size = 32 << 20
+    leader = peers.master("ours")
+    for _ in range(2):
+        peers.node("ours", leader, segment="64MB")
+    writer, reader = peers.store("ours", leader, env=STRIPES), peers.store("upstream", leader)
+    equal(writer.put("large", 1, size), 0, "put")
+    equal(len(writer.replicas("large")), 2, "stripes")
+    compared = writer.get("large", 1, size)
+    equal(reader.exist("large"), 1, "it is there")
+    equal(reader.refused("large"), True, "a get of a striped object")
+    equal(reader.upsert("large", 2, 1 << 20), 0, "upsert by who knows no stripes")
+    compared += reader.get("large", 2, 1 << 20) + writer.get("large", 2, 1 << 20)
+    leader = peers.master("upstream")
+    peers.node("ours", leader, segment="64MB")
+    writer, reader = peers.store("ours", leader, env=STRIPES), peers.store("upstream", leader)
+    equal(writer.put("large", 1, size), 0, "put")
+    compared += reader.get("large", 1, size)
+    equal(compared, 2 * size + (2 << 20), "compared bytes")
+
+
 # ---- engines ----
 
 def engines(peers, initiator, target, metadata="p2p", env=None, checked_writes=True):

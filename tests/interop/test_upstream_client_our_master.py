@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Upstream's Python client and node against our master, with our node and with its own segment."""
-from clusters import cluster, extras, restart
+from clusters import cluster, extras, restart, striped
 from peers import main
 
 
@@ -36,4 +36,4 @@ def master_killed_and_restarted(peers):
 
 if __name__ == "__main__":
     main(our_nodes, its_own_segment, upstream_node, our_http_metadata, upstream_http_metadata,
-         calls_that_only_upstream_has, master_killed_and_restarted)
+         calls_that_only_upstream_has, striped, master_killed_and_restarted)
