@@ -321,26 +321,26 @@ static void test_a_killed_node_takes_the_object_with_it(void **state) {
     struct mc_replicate_config two = {.replica_num = 2};
     const char *key = "two";
     enum mc_status result;
-    mc_test_fill(f->value, 40 * MIB + 7, 8);
-    assert_ok(mc_store_put(f->writer, key, f->value, 40 * MIB + 7, &two));
-    assert_int_equal(inspect(f, key).stripes, 2);
+    mc_test_fill(f->value, 48 * MIB + 7, 8);
+    assert_ok(mc_store_put(f->writer, key, f->value, 48 * MIB + 7, &two));
+    assert_int_equal(inspect(f, key).stripes, 3); /* so each node has two */
     assert_int_equal(inspect(f, key).replicas, 2);
-    read_back(f, key, 40 * MIB + 7, 8);
+    read_back(f, key, 48 * MIB + 7, 8);
     assert_ok(mc_store_get_session_start(f->reader, &key, 1, &result));
     assert_ok(result);
     cluster_kill(&f->nodes[1], SIGKILL);
     f->nodes[1].pid = 0;
-    read_back(f, key, 40 * MIB + 7, 8); /* the master does not know yet */
+    read_back(f, key, 48 * MIB + 7, 8); /* the master does not know yet */
     assert_int_not_equal(mc_store_get(f->reader, "d", f->got, LARGEST, &length), MC_OK);
-    memset(f->got, 0, 40 * MIB + 7);
-    struct mc_store_range all = {f->got, 40 * MIB + 7, 0, MC_OK};
+    memset(f->got, 0, 48 * MIB + 7);
+    struct mc_store_range all = {f->got, 48 * MIB + 7, 0, MC_OK};
     struct mc_store_range_item whole = {.key = key, .ranges = &all, .range_count = 1};
     assert_ok(mc_store_get_session_read(f->reader, &whole, 1));
     assert_ok(whole.status);
-    mc_test_verify(f->got, 40 * MIB + 7, 8);
+    mc_test_verify(f->got, 48 * MIB + 7, 8);
     assert_ok(mc_store_get_session_end(f->reader, &key, 1));
     cluster_wait_until(gone, f, 60000, "the object is gone");
-    read_back(f, key, 40 * MIB + 7, 8);
+    read_back(f, key, 48 * MIB + 7, 8);
     assert_int_equal(inspect(f, key).replicas, 1);
     clear(f);
     mc_test_fill(f->value, STRIPED, 7);
