@@ -314,10 +314,6 @@ static void test_a_drained_node_keeps_no_stripe(void **state) {
 static void test_a_killed_node_takes_the_object_with_it(void **state) {
     struct fixture *f = *state;
     size_t length;
-    mc_test_fill(f->value, 48 * MIB, 6);
-    assert_ok(mc_store_put(f->writer, "d", f->value, 48 * MIB, NULL));
-    assert_int_equal(inspect(f, "d").stripes, 3);
-    read_back(f, "d", 48 * MIB, 6);
     struct mc_replicate_config two = {.replica_num = 2};
     const char *key = "two";
     enum mc_status result;
@@ -326,8 +322,10 @@ static void test_a_killed_node_takes_the_object_with_it(void **state) {
     assert_int_equal(inspect(f, key).stripes, 3); /* so each node has two */
     assert_int_equal(inspect(f, key).replicas, 2);
     read_back(f, key, 48 * MIB + 7, 8);
-    assert_ok(mc_store_get_session_start(f->reader, &key, 1, &result));
-    assert_ok(result);
+    mc_test_fill(f->value, 48 * MIB, 6);
+    assert_ok(mc_store_put(f->writer, "d", f->value, 48 * MIB, NULL));
+    assert_int_equal(inspect(f, "d").stripes, 3);
+    read_back(f, "d", 48 * MIB, 6);
     cluster_kill(&f->nodes[1], SIGKILL);
     f->nodes[1].pid = 0;
     read_back(f, key, 48 * MIB + 7, 8); /* the master does not know yet */
@@ -335,6 +333,8 @@ static void test_a_killed_node_takes_the_object_with_it(void **state) {
     memset(f->got, 0, 48 * MIB + 7);
     struct mc_store_range all = {f->got, 48 * MIB + 7, 0, MC_OK};
     struct mc_store_range_item whole = {.key = key, .ranges = &all, .range_count = 1};
+    assert_ok(mc_store_get_session_start(f->reader, &key, 1, &result));
+    assert_ok(result);
     assert_ok(mc_store_get_session_read(f->reader, &whole, 1));
     assert_ok(whole.status);
     mc_test_verify(f->got, 48 * MIB + 7, 8);
