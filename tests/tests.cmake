@@ -17,6 +17,11 @@ target_link_options(standin_cuda PRIVATE -Wl,-soname,libcuda.so.1)
 set_target_properties(standin_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/standins NO_SONAME ON)
 target_compile_definitions(mooncake_test_support PUBLIC MC_STANDIN_CUDA="${CMAKE_BINARY_DIR}/tests/standins/libstandin_cuda.so")
 add_dependencies(mooncake_test_support standin_cuda)
+if(TARGET transport_fabric AND NOT MC_SANITIZE) # a sanitizer's library must be the first
+  add_library(standin_fabric_keys SHARED tests/standins/fabric_keys.c)
+  target_link_libraries(standin_fabric_keys PRIVATE ${CMAKE_DL_LIBS})
+  set_target_properties(standin_fabric_keys PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/standins NO_SONAME ON)
+endif()
 
 file(GLOB_RECURSE MC_TESTS_FOUND CONFIGURE_DEPENDS tests/*/test_*.c)
 # Other .c files of tests/<label>/ are what the label's tests share.

@@ -3,6 +3,7 @@
  * every byte in both directions, memory that is or is not registered, peers that stand still, die
  * and come back. Skipped where the module or libfabric is not there.
  */
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include "integration/te/te_peer.h"
@@ -209,10 +210,38 @@ static void a_peer_that_came_back_is_met_anew(void **state) {
     mc_test_verify(s->local, SIZE, 9);
 }
 
+/* With keys that the provider chooses (standins/fabric_keys.c). The library must be there before
+ * libfabric is: in a process of its own, and its peers. Returns only where it cannot be. */
+static void go_on_with_keys_of_the_provider(void) {
+    char path[512];
+    snprintf(path, sizeof(path), "%.*slibstandin_fabric_keys.so",
+             (int)(strrchr(MC_STANDIN_CUDA, '/') + 1 - MC_STANDIN_CUDA), MC_STANDIN_CUDA);
+    if (access(path, R_OK) == 0) {
+        setenv("LD_PRELOAD", path, 1);
+        setenv("MC_FABRIC_PROVIDER", "tcp;ofi_rxm", 1);
+        execl("/proc/self/exe", "fabric-keys", "keys", (char *)NULL);
+    }
+}
+
+static int test_keys_of_the_provider(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_byte_arrives, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(memory_that_is_gone_is_an_error, set_up, tear_down),
+    };
+    if (dlsym(RTLD_DEFAULT, "fi_getinfo") == NULL) { /* the module's libfabric is not seen here */
+        fprintf(stderr, "the library that makes providers choose keys is not loaded\n");
+        return 1;
+    }
+    return cmocka_run_group_tests_name("keys_of_the_provider", tests, NULL, NULL);
+}
+
 int main(int argc, char **argv) {
     setenv("MC_FABRIC_PROVIDER", "tcp;ofi_rxm", 0); /* a child: as its parent */
     setenv("FI_LOG_LEVEL", "none", 0);
     peer_take_over(argc, argv);
+    if (argc == 2 && strcmp(argv[1], "keys") == 0) {
+        return test_keys_of_the_provider();
+    }
     struct mc_engine *engine = engine_new(NULL);
     bool there = has_fabric(engine);
     mc_engine_destroy(engine);
@@ -237,5 +266,9 @@ int main(int argc, char **argv) {
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     setenv("MC_FABRIC_PROVIDER", "shm", 1);
-    return failed + cmocka_run_group_tests(by_address, NULL, NULL);
+    failed += cmocka_run_group_tests(by_address, NULL, NULL);
+    if (failed == 0) {
+        go_on_with_keys_of_the_provider();
+    }
+    return failed;
 }
