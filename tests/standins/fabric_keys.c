@@ -9,8 +9,10 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_errno.h>
 
-int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
-               const struct fi_info *hints, struct fi_info **info) {
+__attribute__((visibility("default"))) int fi_getinfo(uint32_t version, const char *node,
+                                                      const char *service, uint64_t flags,
+                                                      const struct fi_info *hints,
+                                                      struct fi_info **info) {
     int (*real)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *,
                 struct fi_info **);
     void *library = dlopen("libfabric.so.1", RTLD_NOW); /* the caller's: there already */
