@@ -86,6 +86,50 @@ static void add_places(struct mc_arena *arena, const struct mc_store_item *item,
     ((struct mc_vec *)sizes->items)[sizes->count++] = (struct mc_vec){s, count};
 }
 
+/* Whether the key's memory is one piece; upstream's node wants to know of memory in several exactly
+ * how much the object fills, so gets of the two are different RPCs. */
+static bool one_piece(const struct mc_store_item *item, const struct way *way) {
+    return way->road == ROAD_STAGED || item->slice_count == 1;
+}
+
+/* The keys of a chunk that go by shared memory together, as the request has them. */
+struct shared {
+    size_t n;
+    size_t places[CHUNK]; /* in the chunk */
+    struct mc_str keys[CHUNK];
+    struct mc_vec addresses, sizes; /* of lists */
+};
+enum pieces { ONE_PIECE = 1, SEVERAL = 2 };
+
+static bool is_shared(const struct way *way) {
+    return way->road == ROAD_DIRECT || way->road == ROAD_STAGED;
+}
+
+static void gather(struct shared *s, struct mc_arena *arena, const struct mc_store_item *items,
+                   const struct way *ways, size_t count, unsigned pieces) {
+    size_t bytes = count * sizeof(struct mc_vec);
+    s->n = 0;
+    s->addresses = (struct mc_vec){mc_arena_alloc(arena, bytes), 0};
+    s->sizes = (struct mc_vec){mc_arena_alloc(arena, bytes), 0};
+    for (size_t i = 0; i < count; i++) {
+        if (is_shared(&ways[i]) &&
+            (pieces & (one_piece(&items[i], &ways[i]) ? ONE_PIECE : SEVERAL)) != 0) {
+            s->keys[s->n] = mc_str_from(items[i].key);
+            s->places[s->n++] = i;
+            add_places(arena, &items[i], &ways[i], &s->addresses, &s->sizes);
+        }
+    }
+}
+
+/* One answer a key, or the whole has failed. *answered: the node is not at it any more. */
+static enum mc_status call_shared(struct mc_dummy_client *d, struct mc_dummy_rpc *r, size_t n,
+                                  enum mc_client_rpc rpc, const void *args, struct mc_vec *ret,
+                                  bool *answered) {
+    enum mc_status status = n == 0 ? MC_OK : mc_dummy_rpc(d, r, rpc, args, ret);
+    *answered = status == MC_OK;
+    return status == MC_OK && ret->count != n ? MC_RPC_FAIL : status;
+}
+
 static bool key_fits(const char *key) {
     size_t len = strlen(key);
     return len > 0 && len <= MC_STORE_KEY_MAX;
@@ -148,36 +192,26 @@ static bool put_shared(struct mc_dummy_client *d, struct mc_store_item *items,
                        bool upsert) {
     struct mc_dummy_rpc r = {0};
     const char *left_groups[CHUNK];
-    size_t places[CHUNK], n = 0;
-    struct mc_str *keys = mc_arena_alloc(&r.arena, count * sizeof(*keys));
-    struct mw_a_dummy_put_from args = {
-        .addresses = {mc_arena_alloc(&r.arena, count * sizeof(struct mc_vec)), 0},
-        .sizes = {mc_arena_alloc(&r.arena, count * sizeof(struct mc_vec)), 0},
-        .config = *config,
-        .client = d->id};
-    for (size_t i = 0; i < count; i++) {
-        if (ways[i].road == ROAD_DIRECT || ways[i].road == ROAD_STAGED) {
-            keys[n] = mc_str_from(items[i].key);
-            left_groups[n] = groups != NULL ? groups[i] : NULL;
-            places[n++] = i;
-            add_places(&r.arena, &items[i], &ways[i], &args.addresses, &args.sizes);
-        }
+    struct shared s;
+    gather(&s, &r.arena, items, ways, count, ONE_PIECE | SEVERAL);
+    for (size_t i = 0; groups != NULL && i < s.n; i++) {
+        left_groups[i] = groups[s.places[i]];
     }
-    args.keys = (struct mc_vec){keys, n};
-    set_groups(&r.arena, &args.config, groups != NULL ? left_groups : NULL, n);
+    struct mw_a_dummy_put_from args = {.keys = {s.keys, s.n},
+                                       .addresses = s.addresses,
+                                       .sizes = s.sizes,
+                                       .config = *config,
+                                       .client = d->id};
+    set_groups(&r.arena, &args.config, groups != NULL ? left_groups : NULL, s.n);
     struct mc_vec ret = {0};
+    bool answered;
     enum mc_status status =
-        n == 0 ? MC_OK
-               : mc_dummy_rpc(d, &r,
-                              upsert ? MC_CLIENT_RPC_batch_upsert_from_multi_buffers_dummy_helper
-                                     : MC_CLIENT_RPC_batch_put_from_multi_buffers_dummy_helper,
-                              &args, &ret);
-    bool answered = status == MC_OK;
-    if (answered && ret.count != n) {
-        status = MC_RPC_FAIL;
-    }
-    for (size_t i = 0; i < n; i++) {
-        items[places[i]].status =
+        call_shared(d, &r, s.n,
+                    upsert ? MC_CLIENT_RPC_batch_upsert_from_multi_buffers_dummy_helper
+                           : MC_CLIENT_RPC_batch_put_from_multi_buffers_dummy_helper,
+                    &args, &ret, &answered);
+    for (size_t i = 0; i < s.n; i++) {
+        items[s.places[i]].status =
             status != MC_OK ? status : mc_dummy_status(((struct mw_e_void *)ret.items)[i].error);
     }
     mc_dummy_rpc_end(&r);
@@ -255,12 +289,6 @@ static void explain_failure(struct mc_dummy_client *d, struct mc_store_item *ite
     }
 }
 
-/* Whether the key's memory is one piece, and its RPC the one that takes a number a key. Of memory
- * in several pieces upstream's node wants to know exactly how much the object fills. */
-static bool one_piece(const struct mc_store_item *item, const struct way *way) {
-    return way->road == ROAD_STAGED || item->slice_count == 1;
-}
-
 /* What the node says of one key. */
 static void take_read(struct mc_store_item *item, const struct way *way,
                       const struct mw_e_i64 *answer) {
@@ -292,41 +320,27 @@ static void flatten(struct mc_arena *arena, struct mc_vec *lists) {
 static bool get_shared(struct mc_dummy_client *d, struct mc_store_item *items,
                        const struct way *ways, size_t count, bool one) {
     struct mc_dummy_rpc r = {0};
-    size_t places[CHUNK], n = 0;
-    struct mc_str *keys = mc_arena_alloc(&r.arena, count * sizeof(*keys));
-    struct mw_a_dummy_get_into args = {
-        .addresses = {mc_arena_alloc(&r.arena, count * sizeof(struct mc_vec)), 0},
-        .sizes = {mc_arena_alloc(&r.arena, count * sizeof(struct mc_vec)), 0},
-        .client = d->id};
-    for (size_t i = 0; i < count; i++) {
-        if ((ways[i].road == ROAD_DIRECT || ways[i].road == ROAD_STAGED) &&
-            one_piece(&items[i], &ways[i]) == one) {
-            keys[n] = mc_str_from(items[i].key);
-            places[n++] = i;
-            add_places(&r.arena, &items[i], &ways[i], &args.addresses, &args.sizes);
-        }
-    }
-    args.keys = (struct mc_vec){keys, n};
+    struct shared s;
+    gather(&s, &r.arena, items, ways, count, one ? ONE_PIECE : SEVERAL);
     if (one) {
-        flatten(&r.arena, &args.addresses);
-        flatten(&r.arena, &args.sizes);
+        flatten(&r.arena, &s.addresses);
+        flatten(&r.arena, &s.sizes);
     }
+    struct mw_a_dummy_get_into args = {
+        .keys = {s.keys, s.n}, .addresses = s.addresses, .sizes = s.sizes, .client = d->id};
     struct mc_vec ret = {0};
+    bool answered;
     enum mc_status status =
-        n == 0 ? MC_OK
-               : mc_dummy_rpc(d, &r,
-                              one ? MC_CLIENT_RPC_batch_get_into_dummy_helper
-                                  : MC_CLIENT_RPC_batch_get_into_multi_buffers_dummy_helper,
-                              &args, &ret);
-    bool answered = status == MC_OK;
-    if (answered && ret.count != n) {
-        status = MC_RPC_FAIL;
-    }
-    for (size_t i = 0; i < n; i++) {
+        call_shared(d, &r, s.n,
+                    one ? MC_CLIENT_RPC_batch_get_into_dummy_helper
+                        : MC_CLIENT_RPC_batch_get_into_multi_buffers_dummy_helper,
+                    &args, &ret, &answered);
+    for (size_t i = 0; i < s.n; i++) {
+        struct mc_store_item *item = &items[s.places[i]];
         if (status != MC_OK) {
-            items[places[i]].status = status;
+            item->status = status;
         } else {
-            take_read(&items[places[i]], &ways[places[i]], (struct mw_e_i64 *)ret.items + i);
+            take_read(item, &ways[s.places[i]], (struct mw_e_i64 *)ret.items + i);
         }
     }
     mc_dummy_rpc_end(&r);
@@ -446,7 +460,7 @@ static void get_chunk(struct mc_dummy_client *d, struct mc_store_item *items, si
         }
     }
     for (size_t i = 0; i < count; i++) {
-        if (ways[i].road == ROAD_DIRECT || ways[i].road == ROAD_STAGED) {
+        if (is_shared(&ways[i])) {
             explain_failure(d, &items[i], ways[i].length);
         }
     }

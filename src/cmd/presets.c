@@ -9,7 +9,7 @@
 #define GROUPED(layers, kv_heads, head) ((layers)*2ull * (kv_heads) * (head)*2)
 #define LATENT(layers, latent, rotary)  ((layers) * ((latent) + (rotary)) * 2ull)
 
-const struct mc_model_preset mc_model_presets[] = {
+static const struct mc_model_preset presets[] = {
     {"demo", 32, "small blocks, so that a whole trace fits the memory of a laptop"},
     {"llama-3.1-8b", GROUPED(32, 8, 128), "32 layers, 8 KV heads of 128"},
     {"llama-3.1-70b", GROUPED(80, 8, 128), "80 layers, 8 KV heads of 128"},
@@ -18,12 +18,11 @@ const struct mc_model_preset mc_model_presets[] = {
     {"deepseek-v3", LATENT(61, 512, 64), "61 layers of latent attention, 512 + 64"},
     {"kimi-k2", LATENT(61, 512, 64), "61 layers of latent attention, 512 + 64"},
 };
-const size_t mc_model_preset_count = MC_ARRAY_LEN(mc_model_presets);
 
 const struct mc_model_preset *mc_model_preset_find(const char *name) {
-    for (size_t i = 0; i < mc_model_preset_count; i++) {
-        if (strcmp(name, mc_model_presets[i].name) == 0) {
-            return &mc_model_presets[i];
+    for (size_t i = 0; i < MC_ARRAY_LEN(presets); i++) {
+        if (strcmp(name, presets[i].name) == 0) {
+            return &presets[i];
         }
     }
     return NULL;

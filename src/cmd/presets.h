@@ -11,8 +11,6 @@ struct mc_model_preset {
     uint64_t bytes_per_token; /* keys and values of all layers, 16-bit unless said */
     const char *note;
 };
-extern const struct mc_model_preset mc_model_presets[];
-extern const size_t mc_model_preset_count;
 
 /* NULL when there is none of that name. */
 const struct mc_model_preset *mc_model_preset_find(const char *name);

@@ -36,20 +36,28 @@ struct mc_nvme {
 };
 
 _Static_assert(sizeof(struct nvme_uring_cmd) <= 80, "a command fits a large submission");
+_Static_assert(offsetof(struct nvme_uring_cmd, rsvd2) == offsetof(struct nvme_passthru_cmd, result),
+               "both ways take the same fields at the same places");
 
 /* ---- by ioctl ---- */
 
+/* As the kernel has it: what io_uring takes begins like what ioctl takes. */
+static struct nvme_passthru_cmd raw_command(const struct mc_nvme *nvme,
+                                            const struct mc_nvme_command *command) {
+    return (struct nvme_passthru_cmd){.opcode = command->opcode,
+                                      .nsid = nvme->nsid,
+                                      .cdw2 = command->cdw2,
+                                      .cdw3 = command->cdw3,
+                                      .addr = (uintptr_t)command->buffer,
+                                      .data_len = command->len,
+                                      .cdw10 = command->cdw10,
+                                      .cdw11 = command->cdw11,
+                                      .cdw14 = command->cdw14,
+                                      .cdw15 = command->cdw15};
+}
+
 static void run_by_ioctl(struct mc_nvme *nvme, struct mc_nvme_command *command) {
-    struct nvme_passthru_cmd raw = {.opcode = command->opcode,
-                                    .nsid = nvme->nsid,
-                                    .cdw2 = command->cdw2,
-                                    .cdw3 = command->cdw3,
-                                    .addr = (uintptr_t)command->buffer,
-                                    .data_len = command->len,
-                                    .cdw10 = command->cdw10,
-                                    .cdw11 = command->cdw11,
-                                    .cdw14 = command->cdw14,
-                                    .cdw15 = command->cdw15};
+    struct nvme_passthru_cmd raw = raw_command(nvme, command);
     int rc;
     do {
         rc = ioctl(nvme->fd, NVME_IOCTL_IO_CMD, &raw);
@@ -77,17 +85,8 @@ static void submit(struct mc_nvme *nvme, struct io_uring *queue,
     sqe->fd = nvme->fd;
     sqe->cmd_op = NVME_URING_CMD_IO;
     sqe->user_data = number;
-    struct nvme_uring_cmd *raw = (struct nvme_uring_cmd *)sqe->cmd;
-    *raw = (struct nvme_uring_cmd){.opcode = command->opcode,
-                                   .nsid = nvme->nsid,
-                                   .cdw2 = command->cdw2,
-                                   .cdw3 = command->cdw3,
-                                   .addr = (uintptr_t)command->buffer,
-                                   .data_len = command->len,
-                                   .cdw10 = command->cdw10,
-                                   .cdw11 = command->cdw11,
-                                   .cdw14 = command->cdw14,
-                                   .cdw15 = command->cdw15};
+    struct nvme_passthru_cmd raw = raw_command(nvme, command);
+    memcpy(sqe->cmd, &raw, offsetof(struct nvme_passthru_cmd, result));
 }
 
 static void completed(struct mc_nvme *nvme, struct mc_nvme_command *command,

@@ -48,7 +48,7 @@ bool mc_proto_next(struct mc_str *in, struct mc_proto_field *f) {
     return true;
 }
 
-void mc_proto_put_varint(struct mc_buf *out, uint64_t value) {
+static void put_varint(struct mc_buf *out, uint64_t value) {
     while (value >= 0x80) {
         mc_buf_putc(out, (char)(value | 0x80));
         value >>= 7;
@@ -58,13 +58,13 @@ void mc_proto_put_varint(struct mc_buf *out, uint64_t value) {
 
 void mc_proto_put_number(struct mc_buf *out, uint32_t field, uint64_t value) {
     if (value != 0) { /* 0 is what an absent field means */
-        mc_proto_put_varint(out, field << 3 | MC_PROTO_VARINT);
-        mc_proto_put_varint(out, value);
+        put_varint(out, field << 3 | MC_PROTO_VARINT);
+        put_varint(out, value);
     }
 }
 
 void mc_proto_put_bytes(struct mc_buf *out, uint32_t field, struct mc_str bytes) {
-    mc_proto_put_varint(out, field << 3 | MC_PROTO_BYTES);
-    mc_proto_put_varint(out, bytes.len);
+    put_varint(out, field << 3 | MC_PROTO_BYTES);
+    put_varint(out, bytes.len);
     mc_buf_append(out, bytes.ptr, bytes.len);
 }

@@ -20,7 +20,6 @@ struct mc_proto_field {
 
 /* Takes the next field from the front of *in; false when there is none or it is broken. */
 bool mc_proto_next(struct mc_str *in, struct mc_proto_field *field);
-void mc_proto_put_varint(struct mc_buf *out, uint64_t value);
 void mc_proto_put_number(struct mc_buf *out, uint32_t field, uint64_t value); /* nothing for 0 */
 void mc_proto_put_bytes(struct mc_buf *out, uint32_t field, struct mc_str bytes);
 

@@ -183,6 +183,35 @@ static void test_sizes_and_replica_counts(void **state) {
 
 /* ---- batches ---- */
 
+/* The whole life of `count` keys, each step in one request. */
+static void put_look_remove(struct asker *a, struct mc_str *keys, uint64_t *lengths,
+                            struct mw_object_meta *metas, size_t count) {
+    struct mc_vec all = {keys, count}, answers;
+    struct mw_a_batch_put_start start = {
+        .client = a->id, .keys = all, .lengths = {lengths, count}, .config = {.replica_num = 1}};
+    CALL(a, MC_RPC_BatchPutStart, &start, &answers);
+    assert_int_equal(answers.count, count);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(((struct mw_e_vec *)answers.items)[i].error, 0);
+    }
+    struct mw_a_batch_put_end end = {
+        .client = a->id, .metas = {metas, count}, .type = MC_REPLICA_MEMORY};
+    CALL(a, MC_RPC_BatchPutEnd, &end, &answers);
+    assert_int_equal(answers.count, count);
+    struct mw_a_keys look = {.keys = all};
+    CALL(a, MC_RPC_BatchExistKey, &look, &answers);
+    assert_int_equal(answers.count, count);
+    for (size_t i = 0; i < count; i++) {
+        assert_true(((struct mw_e_bool *)answers.items)[i].value);
+    }
+    CALL(a, MC_RPC_BatchGetReplicaList, &look, &answers);
+    assert_int_equal(answers.count, count);
+    struct mw_a_batch_remove gone = {.keys = all, .force = true};
+    CALL(a, MC_RPC_BatchRemove, &gone, &answers);
+    assert_int_equal(answers.count, count);
+    mc_arena_reset(&a->arena);
+}
+
 static void test_batches_of_none_and_of_a_hundred_thousand(void **state) {
     enum { MANY = 100000 };
     struct live master;
@@ -200,30 +229,7 @@ static void test_batches_of_none_and_of_a_hundred_thousand(void **state) {
         metas[i].key = keys[i];
     }
     for (size_t count = 0; count <= MANY; count += MANY) {
-        struct mc_vec all = {keys, count}, answers;
-        struct mw_a_batch_put_start start = {
-            .client = a.id, .keys = all, .lengths = {lengths, count}, .config = {.replica_num = 1}};
-        CALL(&a, MC_RPC_BatchPutStart, &start, &answers);
-        assert_int_equal(answers.count, count);
-        for (size_t i = 0; i < count; i++) {
-            assert_int_equal(((struct mw_e_vec *)answers.items)[i].error, 0);
-        }
-        struct mw_a_batch_put_end end = {
-            .client = a.id, .metas = {metas, count}, .type = MC_REPLICA_MEMORY};
-        CALL(&a, MC_RPC_BatchPutEnd, &end, &answers);
-        assert_int_equal(answers.count, count);
-        struct mw_a_keys look = {.keys = all};
-        CALL(&a, MC_RPC_BatchExistKey, &look, &answers);
-        assert_int_equal(answers.count, count);
-        for (size_t i = 0; i < count; i++) {
-            assert_true(((struct mw_e_bool *)answers.items)[i].value);
-        }
-        CALL(&a, MC_RPC_BatchGetReplicaList, &look, &answers);
-        assert_int_equal(answers.count, count);
-        struct mw_a_batch_remove gone = {.keys = all, .force = true};
-        CALL(&a, MC_RPC_BatchRemove, &gone, &answers);
-        assert_int_equal(answers.count, count);
-        mc_arena_reset(&a.arena);
+        put_look_remove(&a, keys, lengths, metas, count);
     }
     /* one length too few, and far too many */
     static const size_t wrong[] = {0, 1, 3, MANY};
