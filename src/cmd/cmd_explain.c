@@ -73,7 +73,10 @@ static int explain_with(struct mc_engine *engine, const struct explain_options *
                                     .transport_hint = o->hint[0] != '\0' ? o->hint : NULL};
     enum mc_status status = mc_segment_open(engine, peer, &r.segment);
     if (status != MC_OK) {
-        return mc_cmd_fail(program, MC_EXIT_FAILED, "%s: %s", peer, mc_status_name(status));
+        return mc_cmd_fail(program, MC_EXIT_FAILED,
+                           "%s: no Transfer Engine answers to that (%s); that of a node is the "
+                           "last address of its line in 'mooncake stat'",
+                           peer, mc_status_name(status));
     }
     void *memory = mmap(NULL, length, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -100,6 +100,9 @@ static int stat_key(const struct mc_admin *admin, const char *key) {
                (unsigned long long)number_of(replica, "buffer_address_"),
                text_of(replica, "protocol_"));
     }
+    if (json_array_size(replicas) == 0) {
+        printf("  on a disk only\n");
+    }
     json_decref(answer);
     print_life(admin, key);
     return 0;
@@ -157,7 +160,8 @@ static int stat_cluster(const struct mc_admin *admin) {
         mc_format_size(&sizes, state.allocated_bytes);
         mc_buf_puts(&sizes, " of ");
         mc_format_size(&sizes, state.capacity_bytes);
-        printf("%llu objects, %s in use, %llu evicted so far\n%zu segments\n",
+        printf("%llu objects, %s in use, %llu evicted so far\n"
+               "%zu segments: name, memory in use, state, address of the engine\n",
                (unsigned long long)state.keys, mc_buf_cstr(&sizes),
                (unsigned long long)state.evicted_keys, json_array_size(segments));
         for (size_t i = 0; i < json_array_size(segments); i++) {

@@ -64,6 +64,8 @@ def explain(closing, scratch):
     check(re.search(r"^  tcp .*<- chosen$", hinted, re.MULTILINE), hinted)
     check("is not a size" in mooncake("explain", *where, ".", engine_of(node), "much", fails=True), "a bad size")
     check("is a segment" in mooncake("explain", *where, ".", ".", "1", fails=True), "no segment")
+    nobody = mooncake("explain", *where, ".", "127.0.0.1:1", "1", fails=True)
+    check("no Transfer Engine answers" in nobody and "mooncake stat" in nobody, f"where nobody is: {nobody}")
     rules.write_text("{")
     broken = mooncake("explain", *where, f"--policy={rules}", ".", engine_of(node), "1", fails=True)
     check("the policy cannot be read" in broken and str(rules) in broken, broken)
