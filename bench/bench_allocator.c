@@ -8,7 +8,7 @@
  * minimum over the run). The cost of choosing the victim is in the figure, the cache misses of the
  * benchmark's own table of extents are not.
  *
- * Usage: bench_allocator [steps, default 2000000]
+ * Usage: bench_allocator [steps, default 2000000 [bytes: this size alone, for a profile of it]]
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -161,9 +161,10 @@ int main(int argc, char **argv) {
         steps = strtoull(argv[1], NULL, 10);
     }
     if (steps == 0) {
-        fprintf(stderr, "usage: bench_allocator [steps]\n");
+        fprintf(stderr, "usage: bench_allocator [steps [bytes]]\n");
         return 2;
     }
+    uint64_t only = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
     static const struct {
         const char *name;
         uint64_t size;
@@ -174,6 +175,10 @@ int main(int argc, char **argv) {
                  {"32 MiB", 32 << 20}};
     printf("%-22s %10s %9s %9s %9s %7s %8s %8s\n", "size", "pool MiB", "ns/step", "1T M/s",
            "2T M/s", "2T/1T", "util", "util min");
+    if (only > 0) {
+        row(argv[2], only < 1024 ? POOL_BYTES_SMALL : POOL_BYTES, only, only, steps);
+        return 0;
+    }
     for (size_t i = 0; i < MC_ARRAY_LEN(sizes); i++) {
         static const struct {
             const char *suffix;

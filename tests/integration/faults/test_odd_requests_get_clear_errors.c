@@ -437,16 +437,22 @@ static void test_a_storm_of_mounts_leaves_nothing(void **state) {
             assert_int_equal(unmount(&a, 1 + i), 0);
             mc_arena_reset(&a.arena);
         }
-        usleep(500000); /* the sweep */
+        usleep(500000); /* the sweep, on a machine that has time for it */
         if (phase == 1) {
             rss = live_rss_bytes(&master);
         }
     }
+#ifndef MC_SANITIZE
+    uint64_t most = rss + (rss / 10) + (1u << 20);
+    for (int patience = 300; live_rss_bytes(&master) > most && patience > 0; patience--) {
+        usleep(100000); /* and on one that has not */
+    }
+#endif
     print_message("RSS %llu KiB after two storms, %llu KiB after three\n",
                   (unsigned long long)(rss >> 10),
                   (unsigned long long)(live_rss_bytes(&master) >> 10));
 #ifndef MC_SANITIZE
-    assert_true(live_rss_bytes(&master) <= rss + (rss / 10) + (1u << 20));
+    assert_true(live_rss_bytes(&master) <= most);
 #endif
     assert_int_equal(put_start(&a, MC_STR("k"), 100, 1, NULL), MC_NO_AVAILABLE_HANDLE);
     asker_free(&a);
