@@ -33,7 +33,7 @@ def torch_python():
 
 
 def pip(*argv):
-    done = interop.quiet([sys.executable, *PIP, *argv])
+    done = interop.quiet([interop.pip_python(), *PIP, *argv])
     if done.returncode:
         raise interop.Skip(f"pip {' '.join(argv)}: {done.stdout.strip()[-400:]}")
 

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import glob
 import hashlib
+import importlib.util
 import json
 import os
 import random
@@ -77,6 +78,11 @@ def torch_python():
     if os.environ.get("MC_TORCH_PYTHON"):
         return os.environ["MC_TORCH_PYTHON"]
     return os.path.join(made, "bin", "python") if os.path.exists(os.path.join(made, "complete")) else None
+
+
+def pip_python():
+    """An interpreter that has pip: Debian's own has not, unless python3-pip is installed."""
+    return sys.executable if importlib.util.find_spec("pip") else torch_python() or sys.executable
 
 
 def quiet(argv, **kwargs):

@@ -16,7 +16,7 @@ def mypy(build):
     """The folder that mypy is in; None and why not."""
     folder = os.path.join(build, "types", MYPY.replace("==", "-"))
     if not os.path.exists(os.path.join(folder, "complete")):
-        done = interop.quiet([sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--upgrade", "--target",
+        done = interop.quiet([interop.pip_python(), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--upgrade", "--target",
                               folder, MYPY])
         if done.returncode:
             return None, done.stdout.strip()[-400:]
