@@ -170,19 +170,38 @@ static struct mc_str full_key(struct mc_arena *arena, struct mc_str tenant, stru
 }
 
 /* What the master does not want any more: it would come back with a master that knows nothing. */
+static void drop_keys(struct mc_offload *off, const struct mc_str *keys, size_t count) {
+    size_t removed;
+    if (count > 0 && mc_tier_remove_keys(off->tier, keys, count, &removed) != MC_OK) {
+        mc_warn_limited("objects that were removed or replaced stay on the SSD tier: keys=%zu",
+                        count);
+    }
+}
+
+/* Of what it was told. */
 static void drop_stale(struct mc_offload *off, struct mc_arena *arena,
                        const struct mw_disk_item *items, const struct mw_e_void *answers,
                        size_t count) {
     struct mc_str *keys = mc_arena_alloc(arena, count * sizeof(*keys));
-    size_t n = 0, removed;
+    size_t n = 0;
     for (size_t i = 0; i < count; i++) {
         if (answers[i].error == MC_OBJECT_NOT_FOUND) {
             keys[n++] = full_key(arena, items[i].tenant, items[i].key);
         }
     }
-    if (n > 0 && mc_tier_remove_keys(off->tier, keys, n, &removed) != MC_OK) {
-        mc_warn_limited("objects that were removed or replaced stay on the SSD tier: keys=%zu", n);
+    drop_keys(off, keys, n);
+}
+
+/* The items that a heartbeat begins with; how many they are. */
+static size_t drop_ended(struct mc_offload *off, struct mc_arena *arena,
+                         const struct mw_disk_item *items, size_t count) {
+    struct mc_str *keys = mc_arena_alloc(arena, (count + 1) * sizeof(*keys));
+    size_t n = 0;
+    for (; n < count && items[n].size == MW_DISK_DROP; n++) {
+        keys[n] = full_key(arena, items[n].tenant, items[n].key);
     }
+    drop_keys(off, keys, n);
+    return n;
 }
 
 /* `objects`: the same, for a master that does not have our words. */
@@ -354,14 +373,19 @@ struct group {
     struct mw_storage_object *objects;
 };
 
+/* (what a master says that is wrong is an object of no bytes, which none has) */
+static size_t task_bytes(const struct mw_disk_item *task) {
+    return task->size > 0 ? (size_t)task->size : 0;
+}
+
 /* The objects' bytes, from memory; what is no longer there, or of another size, is passed over. */
 static void fetch(struct mc_offload *off, struct mc_arena *arena, struct group *g, char *memory) {
     for (size_t i = 0; i < g->count; i++) {
         struct mc_str key = mc_arena_str(arena, g->tasks[i].key);
-        g->slices[i] = (struct mc_slice){memory, (size_t)g->tasks[i].size};
+        g->slices[i] = (struct mc_slice){memory, task_bytes(&g->tasks[i])};
         g->gets[i] =
             (struct mc_store_item){.key = key.ptr, .slices = &g->slices[i], .slice_count = 1};
-        memory += g->tasks[i].size;
+        memory += task_bytes(&g->tasks[i]);
     }
     for (size_t i = 0, n; i < g->count; i += n) {
         n = 1;
@@ -441,7 +465,7 @@ static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_item 
          i += n) {
         uint64_t bytes = 0;
         for (n = 0; i + n < count && n < GROUP_KEYS; n++) {
-            uint64_t size = (uint64_t)mc_max_u64(0, (uint64_t)tasks[i + n].size);
+            uint64_t size = task_bytes(&tasks[i + n]);
             if (n > 0 && bytes + size > GROUP_BYTES) {
                 break;
             }
@@ -496,8 +520,10 @@ static enum mc_status beat_once(struct mc_offload *off, bool *busy) {
     }
     status = status == MC_OK ? mc_ops_status(ret.error) : status;
     if (status == MC_OK && ret.value.count > 0) { /* the call's memory lives until its end */
-        status = offload_tasks(off, ret.value.items, ret.value.count);
-        *busy = status == MC_OK;
+        struct mw_disk_item *items = ret.value.items;
+        size_t ended = drop_ended(off, &call->arena, items, ret.value.count);
+        status = offload_tasks(off, items + ended, ret.value.count - ended);
+        *busy = status == MC_OK && ended < ret.value.count;
     }
     mc_ops_end(ops, call);
     return status;

@@ -560,8 +560,12 @@ uint64_t mc_disk_replicas(struct mc_master *m, struct mc_uuid client); /* that a
 /* Of all SSDs and the shared directory, as far as the master was told: bytes of objects, room. */
 void mc_disks_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity);
 enum mc_status mc_disk_capacity(struct mc_call *call, struct mc_uuid client, int64_t bytes);
+/* With `drops` also what is to be dropped, before the tasks. */
 enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
-                                 struct mc_vec *tasks);
+                                 bool drops, struct mc_vec *tasks);
+/* The object is removed or replaced, and with it this replica, which may be one of a disk. Needs
+ * the shard's lock. */
+void mc_disk_replica_ends(struct mc_master *m, struct mc_object *o, const struct mc_replica *r);
 /* What the client says that it has written, or found when it mounted. */
 enum mc_status mc_disk_written(struct mc_call *call, struct mc_uuid client,
                                const struct mc_vec *tasks, const struct mc_vec *objects);

@@ -21,6 +21,9 @@
  * carries a mark that ends with it. What such a client tells at its mount, if it arrives after a
  * task of the same key was given, is taken for the answer.
  *
+ * A client of ours is told with its next heartbeat to drop what was removed or replaced while its
+ * disk had it: a master that starts again would take the old value for the truth.
+ *
  * A client that has just mounted its disk tells what it found there: until its first heartbeat it
  * may name objects that the index does not have. changes.c knows which of them may not come back.
  *
@@ -36,6 +39,7 @@
 #define TASKS_PER_HEARTBEAT 2048u
 #define SSD_LOOK_MS         1000u
 #define EXPIRED_PER_TICK    1024u
+#define DROPS_MAX_BYTES     (4u << 20) /* of one disk, until its next heartbeat */
 
 enum { MARK_NONE, MARK_QUEUED, MARK_CLAIMED };
 
@@ -61,6 +65,8 @@ struct disk {
      * their objects do not wait any more. */
     struct mc_list queued, claimed, late;
     uint64_t queued_count;
+    struct mc_list drops; /* what is on it and was removed or replaced */
+    size_t drops_bytes;
 };
 
 struct mc_disks {
@@ -94,6 +100,7 @@ static void disk_free(struct disk *d) {
     items_free(&d->queued);
     items_free(&d->claimed);
     items_free(&d->late);
+    items_free(&d->drops);
     free(d);
 }
 
@@ -161,6 +168,10 @@ static struct item *item_make(struct mc_master *m, struct mc_object *o) {
     return item;
 }
 
+static size_t item_bytes(const struct item *item) {
+    return sizeof(*item) + item->tenant_len + item->key_len;
+}
+
 static struct mc_key item_key(const struct item *item) {
     return (struct mc_key){.tenant = {item->bytes, item->tenant_len},
                            .user = {item->bytes + item->tenant_len, item->key_len},
@@ -224,6 +235,7 @@ enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool o
         mc_list_init(&d->queued);
         mc_list_init(&d->claimed);
         mc_list_init(&d->late);
+        mc_list_init(&d->drops);
         d->next = disks->all;
         disks->all = d;
         disks->count++;
@@ -299,7 +311,7 @@ static struct item *take_item(struct mc_call *call, struct mc_uuid client) {
     struct disk *d = find_locked(disks, client);
     if (d && !mc_list_empty(&d->queued)) {
         struct item *item = mc_container_of(d->queued.next, struct item, link);
-        size_t bytes = sizeof(*item) + item->tenant_len + item->key_len;
+        size_t bytes = item_bytes(item);
         item->claimed_ms = call->now_ms;
         mc_list_del(&item->link);
         mc_list_push_back(&d->claimed, &item->link);
@@ -311,24 +323,82 @@ static struct item *take_item(struct mc_call *call, struct mc_uuid client) {
     return copy;
 }
 
+void mc_disk_replica_ends(struct mc_master *m, struct mc_object *o, const struct mc_replica *r) {
+    if (r->type != MC_REPLICA_LOCAL_DISK) {
+        return;
+    }
+    struct item *item = item_make(m, o);
+    size_t bytes = item_bytes(item);
+    mc_lock_acquire(&m->disks->lock);
+    struct disk *d = find_locked(m->disks, r->segment->client);
+    if (d && d->drops_bytes + bytes <= DROPS_MAX_BYTES) {
+        mc_list_push_back(&d->drops, &item->link);
+        d->drops_bytes += bytes;
+        item = NULL;
+    }
+    mc_lock_release(&m->disks->lock);
+    free(item);
+}
+
+static bool is_on_disk_of(struct mc_call *call, const struct mc_key *key, struct mc_uuid client) {
+    struct mc_shard *shard = mc_shard_of(call->m, key->hash);
+    bool is = false;
+    mc_lock_acquire(&shard->lock);
+    struct mc_object *o = mc_object_find(call->m, shard, key);
+    for (unsigned i = 0; o && i < o->replica_count && !is; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        is = r->type == MC_REPLICA_LOCAL_DISK && mc_uuid_eq(r->segment->client, client);
+    }
+    mc_lock_release(&shard->lock);
+    return is;
+}
+
+/* A client carries out what a heartbeat brings before it sends the next, drops first. So a newer
+ * value of the key is on its disk only when the index says so, or when nobody will know of it. */
+static size_t take_drops(struct mc_call *call, struct mc_uuid client, const struct mc_list *drops,
+                         struct mw_disk_item *out) {
+    size_t count = 0;
+    for (const struct mc_list *at = drops->next; at != drops; at = at->next) {
+        struct mc_key key = item_key(mc_container_of(at, struct item, link));
+        if (!is_on_disk_of(call, &key, client)) {
+            struct mc_str tenant = key.tenant.len ? key.tenant : MC_STR("default");
+            out[count++] = (struct mw_disk_item){.tenant = mc_arena_str(call->arena, tenant),
+                                                 .key = mc_arena_str(call->arena, key.user),
+                                                 .size = MW_DISK_DROP};
+        }
+    }
+    return count;
+}
+
 enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
-                                 struct mc_vec *tasks) {
+                                 bool drops, struct mc_vec *tasks) {
     struct mc_disks *disks = call->m->disks;
     if (!call->m->config.enable_offload) {
         return MC_UNABLE_OFFLOAD;
     }
+    struct mc_list ended;
+    size_t ended_count = 0;
+    mc_list_init(&ended);
     mc_lock_acquire(&disks->lock);
     struct disk *d = find_locked(disks, client);
     if (d) {
         d->offloading = offloading;
         d->adopting = false;
+        d->drops_bytes = 0;
+        for (; !mc_list_empty(&d->drops); ended_count++) {
+            struct mc_list *first = d->drops.next;
+            mc_list_del(first);
+            mc_list_push_back(&ended, first);
+        }
     }
     mc_lock_release(&disks->lock);
     if (!d) {
         return MC_SEGMENT_NOT_FOUND;
     }
-    struct mw_disk_item *out = mc_arena_alloc(call->arena, TASKS_PER_HEARTBEAT * sizeof(*out));
-    size_t count = 0;
+    struct mw_disk_item *out =
+        mc_arena_alloc(call->arena, (ended_count + TASKS_PER_HEARTBEAT) * sizeof(*out));
+    size_t count = drops ? take_drops(call, client, &ended, out) : 0;
+    items_free(&ended);
     for (unsigned n = 0; offloading && n < TASKS_PER_HEARTBEAT; n++) {
         struct item *item = take_item(call, client);
         if (!item) {

@@ -358,6 +358,7 @@ static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc
 void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
+        mc_disk_replica_ends(m, o, r);
         mc_extent_free(m, r, mc_replica_bytes(r, o->size));
     }
     object_forget(m, shard, o);
@@ -370,6 +371,7 @@ void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_o
         const struct mc_replica *r = mc_object_replica(o, i);
         uint64_t free_at =
             r->status == MC_REPLICA_COMPLETE ? readers_until : mc_object_written_until(m, o, r);
+        mc_disk_replica_ends(m, o, r);
         if (free_at > call->now_ms) {
             mc_discard_later(m, r, mc_replica_bytes(r, o->size), free_at);
         } else {

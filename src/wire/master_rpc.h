@@ -442,10 +442,13 @@ struct mw_object_info {
     uint32_t replicas, stripes; /* stripes: 1 = not striped */
 };
 MW_EXPECTED(mw_e_object_info, struct mw_object_info);
+#define MW_DISK_DROP (-1)
 struct mw_disk_item {
     struct mc_str tenant;
     struct mc_str key;
-    int64_t size;     /* -1: it was not written */
+    /* Of TakeOffloads MW_DISK_DROP: it was removed or replaced, and goes from the disk; such items
+     * come first. Of OnDisk -1: it was not written. */
+    int64_t size;
     uint64_t version; /* of the object; 0 = not known */
 };
 struct mw_a_on_disk {

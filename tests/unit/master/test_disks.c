@@ -115,15 +115,26 @@ static void test_an_object_is_written_and_outlives_its_memory(void **state) {
     expect(f, "k", 0, -1);
 }
 
-static int32_t take_ours(struct fixture *f, struct mw_disk_item *first) {
+/* How many tasks, and in *drops how many items that are to go; the first of the tasks. */
+static int32_t take_all(struct fixture *f, struct mw_disk_item *first, const char *drop,
+                        size_t *drops) {
     struct mw_a_client_flag args = {client_a, true};
     struct mw_e_vec ret;
     call(f, MC_RPC_TakeOffloads, &args, &ret);
     assert_int_equal(ret.error, 0);
-    if (ret.value.count > 0) {
-        *first = ((struct mw_disk_item *)ret.value.items)[0];
+    const struct mw_disk_item *items = ret.value.items;
+    for (*drops = 0; *drops < ret.value.count && items[*drops].size == MW_DISK_DROP; (*drops)++) {
+        assert_true(drop == NULL || mc_str_eq(items[*drops].key, str(drop)));
+        assert_true(mc_str_eq(items[*drops].tenant, str("default")));
     }
-    return (int32_t)ret.value.count;
+    if (ret.value.count > *drops) {
+        *first = items[*drops];
+    }
+    return (int32_t)(ret.value.count - *drops);
+}
+static int32_t take_ours(struct fixture *f, struct mw_disk_item *first) {
+    size_t drops;
+    return take_all(f, first, NULL, &drops);
 }
 
 /* The master's opinion of the item. */
@@ -195,6 +206,63 @@ static size_t put_many(struct fixture *f, const char *prefix, unsigned count) {
         assert_int_equal(put(f, key, 1 << 20), 0);
     }
     return count;
+}
+
+/* A master that starts again knows nothing of the newer value: the older one must not be there. */
+static void test_a_disk_drops_what_is_removed_or_replaced(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_item item = {0};
+    size_t drops;
+    restart_with_offload(f);
+    for (int replaced = 0; replaced < 2; replaced++) {
+        struct mc_vec out;
+        assert_int_equal(put(f, "k", 1 << 20), 0);
+        assert_int_equal(take_all(f, &item, NULL, &drops), 1);
+        assert_int_equal(drops, 0);
+        assert_int_equal(on_disk(f, "k", item.version, false), 0);
+        if (replaced) {
+            assert_int_equal(upsert_start(f, "k", 1 << 20, replicas(1), &out), 0);
+            assert_int_equal(put_end(f, "k"), 0);
+        } else {
+            assert_int_equal(remove_key(f, "k", true), 0);
+        }
+        assert_int_equal(take_all(f, &item, "k", &drops),
+                         replaced); /* the new value is to go there */
+        assert_int_equal(drops, 1);
+        assert_int_equal(take_all(f, &item, NULL, &drops), 0);
+        assert_int_equal(drops, 0);
+    }
+}
+
+/* Nor does it lose the newer value that has taken its place; upstream's clients have no such word.
+ */
+static void test_a_newer_value_on_the_disk_is_not_dropped(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_item item = {0};
+    size_t drops;
+    restart_with_offload(f);
+    for (int ours = 1; ours >= 0; ours--) {
+        struct mw_object_info info;
+        assert_int_equal(put(f, "k", 1 << 20), 0);
+        assert_int_equal(take_ours(f, &item), 1);
+        assert_int_equal(on_disk(f, "k", item.version, false), 0);
+        assert_int_equal(remove_key(f, "k", true), 0);
+        if (!ours) {
+            assert_int_equal(heartbeat(f, NULL), 0);
+            assert_int_equal(take_all(f, &item, NULL, &drops), 0);
+            assert_int_equal(drops, 0);
+            break;
+        }
+        assert_int_equal(put(f, "k", 1 << 20), 0);
+        assert_ok(mc_master_inspect(f->m, str("default"), str("k"), &info));
+        assert_int_equal(on_disk(f, "k", info.version, false), 0);
+        expect(f, "k", 1, 1);
+        (void)take_all(f, &item, NULL, &drops);
+        assert_int_equal(drops, 0);
+        assert_int_equal(remove_key(f, "k", true), 0);
+        (void)take_all(f, &item, "k", &drops);
+        assert_int_equal(drops, 1);
+    }
 }
 
 static void test_above_the_watermark_the_coldest_are_written_before_eviction(void **state) {
@@ -441,6 +509,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_an_object_is_written_and_outlives_its_memory),
         TEST(test_a_disk_does_not_bring_back_what_was_removed_or_replaced),
+        TEST(test_a_disk_drops_what_is_removed_or_replaced),
+        TEST(test_a_newer_value_on_the_disk_is_not_dropped),
         TEST(test_above_the_watermark_the_coldest_are_written_before_eviction),
         TEST(test_what_waits_is_not_evicted_and_a_failure_ends_that),
         TEST(test_a_client_that_never_answers_pins_nothing),
