@@ -32,8 +32,11 @@ function(mc_link_label_helpers test label)
     return()
   endif()
   if(NOT TARGET mooncake_test_${label})
-    add_library(mooncake_test_${label} STATIC ${helpers})
-    if(label STREQUAL sim) # thousands of small masters: an index of 8 shards instead of 1024
+    if(NOT label STREQUAL sim)
+      add_library(mooncake_test_${label} STATIC ${helpers})
+    else() # thousands of small masters: an index of 8 shards instead of 1024
+      # No archive: what stands in for libc's calls is also needed by what comes later on the linker's line.
+      add_library(mooncake_test_sim OBJECT ${helpers})
       file(GLOB master_sources CONFIGURE_DEPENDS src/master/*.c)
       add_library(mooncake_sim_master OBJECT ${master_sources})
       target_compile_definitions(mooncake_sim_master PRIVATE MC_SHARD_BITS=3u)
