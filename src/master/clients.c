@@ -5,6 +5,7 @@
  * a restart of the master the client may own others.
  */
 #include "master/core.h"
+#include "master/disks.h"
 
 #include "base/log.h"
 

@@ -24,6 +24,7 @@
  * tick apart. It is taken before any other lock of the core.
  */
 #include "master/core.h"
+#include "master/disks.h"
 #include "master/promote.h"
 
 #include "base/log.h"

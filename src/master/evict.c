@@ -24,6 +24,7 @@
  * One tick does a bounded amount; a cycle goes on in the next one.
  */
 #include "master/core.h"
+#include "master/disks.h"
 #include "master/tenants.h"
 
 #include <math.h>

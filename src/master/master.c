@@ -2,6 +2,7 @@
  * Making a master, its tick, and the ways to look inside. See master/master.h.
  */
 #include "master/core.h"
+#include "master/disks.h"
 #include "master/promote.h"
 #include "master/tenants.h"
 

@@ -2,6 +2,7 @@
  * What the master counts, under upstream's names. Three of a kind are generated from the RPC table.
  */
 #include "master/core.h"
+#include "master/disks.h"
 
 static void add(struct mc_master *m, enum mc_metric_type type, const char *name, const char *help,
                 void *metric) {

@@ -7,6 +7,7 @@
  * extents in the heap of discarded ones, each with the time when it becomes free.
  */
 #include "master/core.h"
+#include "master/disks.h"
 #include "master/promote.h"
 #include "master/tenants.h"
 

@@ -10,6 +10,7 @@
  * queues are long enough to keep the disks busy: what is queued early is not what is coldest later.
  */
 #include "master/core.h"
+#include "master/disks.h"
 
 #define QUEUE_ENOUGH   4096u /* two heartbeats' worth */
 #define LOOKS_PER_TICK 2048u

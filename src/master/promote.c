@@ -15,6 +15,7 @@
 #include "master/promote.h"
 
 #include "master/core.h"
+#include "master/disks.h"
 #include "master/tenants.h"
 
 #define SKETCH_ROWS  4u

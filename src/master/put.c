@@ -14,6 +14,7 @@
  * get new extents and the old ones are freed when the lease ends.
  */
 #include "master/core.h"
+#include "master/disks.h"
 #include "master/tenants.h"
 
 #define EXPIRE_SHARDS_PER_TICK 64u

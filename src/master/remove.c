@@ -7,6 +7,7 @@
  * what is being copied or moved is not either. Bringing back from an SSD is cancelled by it.
  */
 #include "master/core.h"
+#include "master/disks.h"
 
 static enum mc_status removable(struct mc_call *call, struct mc_object *o, bool force) {
     if (!force && mc_leased(call->m, o, call->now_ms)) {

@@ -3,6 +3,7 @@
  * task service that this master does not run says so with upstream's error for it, and never
  * pretends.
  */
+#include "master/disks.h"
 #include "master/promote.h"
 #include "master/rpc_methods.h"
 

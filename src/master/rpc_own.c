@@ -2,6 +2,7 @@
  * The RPCs that no other master has (wire/master_rpc.h, MC_MASTER_OWN_RPC_TABLE): from argument
  * structs to the core and back.
  */
+#include "master/disks.h"
 #include "master/rpc_methods.h"
 
 void mc_rpc_ListKeys(struct mc_call *call, const void *args, void *ret) {

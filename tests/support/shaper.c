@@ -113,6 +113,7 @@ static void plain_config(struct shaper *s, struct mw_replicate_config *config) {
         config->preferred_segments.count = config->preferred_nof_segments.count = 0;
     }
 }
+
 /* One of a few places, so that mounts meet each other. */
 static void plain_segment(struct shaper *s, struct mw_segment *segment) {
     uint64_t place = below(s, 3);
@@ -125,6 +126,41 @@ static void plain_segment(struct shaper *s, struct mw_segment *segment) {
                                    .te_endpoint = {name, length},
                                    .protocol = MC_STR("tcp"),
                                    .host_id = {name, length}};
+}
+
+static void a_scalar(struct shaper *s, enum mc_kind kind, void *out) {
+    switch (kind) {
+    case MC_KIND_I32:
+    case MC_KIND_U32:
+    case MC_KIND_F32: {
+        int32_t small = (int32_t)below(s, 8) - 1;
+        uint32_t value = below(s, 16) ? (uint32_t)small : (uint32_t)a_number(s);
+        memcpy(out, &value, 4);
+        return;
+    }
+    case MC_KIND_I64:
+    case MC_KIND_U64:
+    case MC_KIND_F64: {
+        uint64_t value = a_number(s);
+        memcpy(out, &value, 8);
+        return;
+    }
+    case MC_KIND_I16:
+    case MC_KIND_U16: {
+        uint16_t value = (uint16_t)a_number(s);
+        memcpy(out, &value, 2);
+        return;
+    }
+    case MC_KIND_BOOL:
+        *(uint8_t *)out = (uint8_t)below(s, 2);
+        return;
+    case MC_KIND_I8:
+    case MC_KIND_U8:
+        *(uint8_t *)out = (uint8_t)(below(s, 10) ? below(s, 5) : below(s, 256));
+        return;
+    default: /* MC_KIND_VOID */
+        return;
+    }
 }
 
 static void shape(struct shaper *s, const struct mc_type *type, void *out) {
@@ -179,35 +215,8 @@ static void shape(struct shaper *s, const struct mc_type *type, void *out) {
             plain_config(s, out); /* of either release */
         }
         return;
-    case MC_KIND_VOID:
-        return;
-    case MC_KIND_I32:
-    case MC_KIND_U32:
-    case MC_KIND_F32: {
-        int32_t small = (int32_t)below(s, 8) - 1;
-        uint32_t value = below(s, 16) ? (uint32_t)small : (uint32_t)a_number(s);
-        memcpy(out, &value, 4);
-        return;
-    }
-    case MC_KIND_I64:
-    case MC_KIND_U64:
-    case MC_KIND_F64: {
-        uint64_t value = a_number(s);
-        memcpy(out, &value, 8);
-        return;
-    }
-    case MC_KIND_I16:
-    case MC_KIND_U16: {
-        uint16_t value = (uint16_t)a_number(s);
-        memcpy(out, &value, 2);
-        return;
-    }
-    case MC_KIND_BOOL:
-        *(uint8_t *)out = (uint8_t)below(s, 2);
-        return;
-    case MC_KIND_I8:
-    case MC_KIND_U8:
-        *(uint8_t *)out = (uint8_t)(below(s, 10) ? below(s, 5) : below(s, 256));
+    default:
+        a_scalar(s, type->kind, out);
         return;
     }
 }
