@@ -114,3 +114,16 @@ add_custom_command(
           -o ${CMAKE_BINARY_DIR}/tests/libdisk_faults.so ${CMAKE_SOURCE_DIR}/tests/preload/disk_faults.c -ldl
   DEPENDS ${CMAKE_SOURCE_DIR}/tests/preload/disk_faults.c)
 add_custom_target(disk_faults ALL DEPENDS ${CMAKE_BINARY_DIR}/tests/libdisk_faults.so)
+
+# Native calls of the Python modules that take long, for LD_PRELOAD: before every function that the modules import.
+if(TARGET mooncake_store_module AND NOT MC_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  set(names ${CMAKE_BINARY_DIR}/tests/slow_native_names.h)
+  add_custom_command(
+    OUTPUT ${CMAKE_BINARY_DIR}/tests/libslow_native.so
+    COMMAND ${CMAKE_NM} -D --undefined-only $<TARGET_FILE:mooncake_store_module> $<TARGET_FILE:mooncake_engine_module> > ${names}.nm
+    COMMAND sed -n "s/^ *U \\(mc_[a-z0-9_]*\\)$/NATIVE(\\1)/p" ${names}.nm | sort -u > ${names}
+    COMMAND ${CMAKE_C_COMPILER} -D_GNU_SOURCE -O2 -shared -fPIC -Wall -Werror -I${CMAKE_BINARY_DIR}/tests
+            -o ${CMAKE_BINARY_DIR}/tests/libslow_native.so ${CMAKE_SOURCE_DIR}/tests/preload/slow_native.c -ldl
+    DEPENDS ${CMAKE_SOURCE_DIR}/tests/preload/slow_native.c mooncake_store_module mooncake_engine_module VERBATIM)
+  add_custom_target(slow_native ALL DEPENDS ${CMAKE_BINARY_DIR}/tests/libslow_native.so)
+endif()

@@ -171,6 +171,20 @@ PyObject *mpy_tuple(PyObject *sequence, const char *name) {
     return PySequence_Tuple(sequence);
 }
 
+PyObject *mpy_bytes(const void *memory, size_t length) {
+    if (length < MPY_LONG_BYTES) {
+        return PyBytes_FromStringAndSize(memory, (Py_ssize_t)length);
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)length);
+    if (bytes != NULL) {
+        char *to = PyBytes_AsString(bytes);
+        PyThreadState *thread = PyEval_SaveThread();
+        memcpy(to, memory, length);
+        PyEval_RestoreThread(thread);
+    }
+    return bytes;
+}
+
 void *mpy_calloc(size_t count, size_t size) {
     void *memory = calloc(count > 0 ? count : 1, size);
     if (memory == NULL) {

@@ -222,7 +222,7 @@ static PyObject *read_bytes_from_buffer(PyObject *object, PyObject *const *args,
         PyErr_SetString(PyExc_ValueError, "no memory there");
         return NULL;
     }
-    return PyBytes_FromStringAndSize((const char *)(uintptr_t)address, (Py_ssize_t)length);
+    return mpy_bytes((const void *)(uintptr_t)address, (size_t)length);
 }
 
 PyMethodDef mpy_transfer_memory_methods[] = {

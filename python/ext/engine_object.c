@@ -388,7 +388,9 @@ static PyObject *receive(PyObject *object, PyObject *unused) {
             Py_CLEAR(list);
         }
     }
+    thread = PyEval_SaveThread();
     mc_notify_free(got, count);
+    PyEval_RestoreThread(thread);
     return list;
 }
 

@@ -120,6 +120,11 @@ int32_t mpy_code(enum mc_status status);
 PyObject *mpy_list_of(Py_ssize_t count, long value);
 PyObject *mpy_list_i64(const int64_t *values, size_t count);
 
+/* A copy as bytes. A long one is made without the GIL: the memory must stay although others run. */
+PyObject *mpy_bytes(const void *memory, size_t length);
+/* From here on, copying takes longer than giving the GIL up and taking it back. */
+#define MPY_LONG_BYTES ((size_t)64 << 10)
+
 /* calloc that sets MemoryError. */
 void *mpy_calloc(size_t count, size_t size);
 

@@ -87,6 +87,7 @@ void mpy_pool_unref(struct mpy_pool *pool) {
     if (--pool->refs > 0) {
         return;
     }
+    PyThreadState *thread = PyEval_SaveThread(); /* pages by the gigabyte take long to give back */
     for (unsigned class = 0; class < CLASSES; class ++) {
         while (pool->idle[class] != NULL) {
             struct block *block = pool->idle[class];
@@ -96,6 +97,7 @@ void mpy_pool_unref(struct mpy_pool *pool) {
     }
     pthread_mutex_destroy(&pool->lock);
     free(pool);
+    PyEval_RestoreThread(thread);
 }
 
 void *mpy_pool_take(struct mpy_pool *pool, size_t length) {
@@ -113,7 +115,8 @@ void *mpy_pool_take(struct mpy_pool *pool, size_t length) {
     return block != NULL ? block : fresh(class_bytes(class, length));
 }
 
-void mpy_pool_give(struct mpy_pool *pool, void *memory, size_t length) {
+/* False when it is not for the pool. */
+static bool keep(struct mpy_pool *pool, void *memory, size_t length) {
     unsigned class = class_of(length);
     size_t bytes = class_bytes(class, length);
     bool kept = false;
@@ -128,8 +131,16 @@ void mpy_pool_give(struct mpy_pool *pool, void *memory, size_t length) {
         }
         pthread_mutex_unlock(&pool->lock);
     }
-    if (!kept) {
-        release(memory, bytes);
+    return kept;
+}
+
+static void release_value(void *memory, size_t length) {
+    release(memory, class_bytes(class_of(length), length));
+}
+
+void mpy_pool_give(struct mpy_pool *pool, void *memory, size_t length) {
+    if (!keep(pool, memory, length)) {
+        release_value(memory, length);
     }
 }
 
@@ -164,7 +175,11 @@ static PyObject *buffer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 static void buffer_dealloc(PyObject *object) {
     struct buffer *self = (struct buffer *)object;
     if (self->memory != NULL) {
-        mpy_pool_give(self->pool, self->memory, (size_t)self->length);
+        if (!keep(self->pool, self->memory, (size_t)self->length)) {
+            PyThreadState *thread = PyEval_SaveThread();
+            release_value(self->memory, (size_t)self->length);
+            PyEval_RestoreThread(thread);
+        }
         mpy_pool_unref(self->pool);
     }
     mpy_free(object);
@@ -306,13 +321,19 @@ struct allocator {
     struct allocation *allocations;
 };
 
+static void allocation_free(struct allocation *a) {
+    PyThreadState *thread = PyEval_SaveThread();
+    mc_shared_free(a->memory);
+    PyEval_RestoreThread(thread);
+    free(a);
+}
+
 static void allocator_dealloc(PyObject *object) {
     struct allocator *self = (struct allocator *)object;
     while (self->allocations != NULL) {
         struct allocation *a = self->allocations;
         self->allocations = a->next;
-        mc_shared_free(a->memory);
-        free(a);
+        allocation_free(a);
     }
     mpy_free(object);
 }
@@ -327,8 +348,11 @@ static PyObject *allocator_alloc(PyObject *object, PyObject *size) {
     if (a == NULL) {
         return NULL;
     }
-    a->memory =
-        length > 0 && length <= (uint64_t)PTRDIFF_MAX ? mc_shared_alloc((size_t)length) : NULL;
+    if (length > 0 && length <= (uint64_t)PTRDIFF_MAX) {
+        PyThreadState *thread = PyEval_SaveThread();
+        a->memory = mc_shared_alloc((size_t)length);
+        PyEval_RestoreThread(thread);
+    }
     if (a->memory == NULL) {
         PyErr_Format(PyExc_RuntimeError, "Failed to map shared memory of %llu bytes",
                      (unsigned long long)length);
@@ -350,8 +374,7 @@ static PyObject *allocator_free(PyObject *object, PyObject *address) {
         struct allocation *a = *at;
         if ((uintptr_t)a->memory == wanted) {
             *at = a->next;
-            mc_shared_free(a->memory);
-            free(a);
+            allocation_free(a);
             return PyLong_FromLong(0);
         }
     }

@@ -310,11 +310,17 @@ static PyObject *store_alloc_from_mem_pool(PyObject *self, PyObject *const *args
         return PyLong_FromLong(0);
     }
     if (s->dummy && size > 0 && size <= (uint64_t)PTRDIFF_MAX) {
-        void **list = realloc(s->shared, (s->shared_count + 1) * sizeof(*list));
-        s->shared = list != NULL ? list : s->shared;
-        memory = list != NULL ? mc_shared_alloc((size_t)size) : NULL;
-        if (memory != NULL) {
+        PyThreadState *thread = PyEval_SaveThread();
+        memory = mc_shared_alloc((size_t)size);
+        PyEval_RestoreThread(thread);
+        void **list =
+            memory != NULL ? realloc(s->shared, (s->shared_count + 1) * sizeof(*list)) : NULL;
+        if (list != NULL) {
+            s->shared = list;
             s->shared[s->shared_count++] = memory;
+        } else {
+            mc_shared_free(memory);
+            memory = NULL;
         }
     }
     mpy_store_leave(s);

@@ -61,8 +61,12 @@ static void session_unref(struct mpy_session *session) {
     if (--session->refs > 0) {
         return;
     }
-    while (session->shared_count > 0) {
-        mc_shared_free(session->shared[--session->shared_count]);
+    if (session->shared_count > 0) {
+        PyThreadState *thread = PyEval_SaveThread(); /* nobody else has the session any more */
+        while (session->shared_count > 0) {
+            mc_shared_free(session->shared[--session->shared_count]);
+        }
+        PyEval_RestoreThread(thread);
     }
     free(session->shared);
     mpy_pool_unref(session->pool);

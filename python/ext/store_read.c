@@ -100,8 +100,7 @@ static void give_back(struct pool_room *room) {
 typedef PyObject *(*make_result)(PyObject *self, struct pool_room *room, bool found);
 
 static PyObject *result_bytes(PyObject *self, struct pool_room *room, bool found) {
-    PyObject *bytes =
-        PyBytes_FromStringAndSize(found ? room->memory : "", found ? (Py_ssize_t)room->length : 0);
+    PyObject *bytes = mpy_bytes(found ? room->memory : "", found ? room->length : 0);
     give_back(room);
     return bytes;
 }
