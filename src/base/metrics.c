@@ -15,7 +15,8 @@
 struct entry {
     struct mc_list link; /* in family.entries */
     char *labels;
-    void *metric; /* struct mc_metric or struct mc_histogram, when read is NULL */
+    void *metric; /* when read is NULL */
+    bool quiet;   /* not printed while it has counted nothing */
     int64_t (*read)(void *arg);
     void *arg;
 };
@@ -89,6 +90,26 @@ uint64_t mc_histogram_quantile(const struct mc_histogram *h, double q) {
         }
     }
     return bucket_upper(last); /* q > 1, or rounding */
+}
+
+/* ---- steps ---- */
+
+void mc_steps_init(struct mc_steps *s, const uint64_t *bounds) {
+    size_t last = 0;
+    while (bounds[last] != UINT64_MAX) {
+        last++;
+    }
+    MC_ASSERT(last < MC_STEPS_MAX);
+    *s = (struct mc_steps){.bounds = bounds};
+}
+
+void mc_steps_observe(struct mc_steps *s, uint64_t value) {
+    size_t i = 0;
+    while (value > s->bounds[i]) {
+        i++;
+    }
+    __atomic_fetch_add((uint64_t *)&s->buckets[i], 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add((uint64_t *)&s->sum, value, __ATOMIC_RELAXED);
 }
 
 /* ---- registry ---- */
@@ -174,6 +195,12 @@ void mc_metrics_register(struct mc_metrics *registry, enum mc_metric_type type, 
     entry_add(registry, type, name, help, labels, (struct entry){.metric = metric});
 }
 
+void mc_metrics_register_quiet(struct mc_metrics *registry, enum mc_metric_type type,
+                               const char *name, const char *labels, const char *help,
+                               void *metric) {
+    entry_add(registry, type, name, help, labels, (struct entry){.metric = metric, .quiet = true});
+}
+
 void mc_metrics_register_rows(struct mc_metrics *registry, const char *labels,
                               const struct mc_metric_row *rows, size_t count) {
     for (size_t i = 0; registry != NULL && i < count; i++) {
@@ -185,7 +212,7 @@ void mc_metrics_register_rows(struct mc_metrics *registry, const char *labels,
 void mc_metrics_register_fn(struct mc_metrics *registry, enum mc_metric_type type, const char *name,
                             const char *labels, const char *help, int64_t (*read)(void *arg),
                             void *arg) {
-    MC_ASSERT(type != MC_METRIC_HISTOGRAM);
+    MC_ASSERT(type == MC_METRIC_COUNTER || type == MC_METRIC_GAUGE);
     entry_add(registry, type, name, help, labels, (struct entry){.read = read, .arg = arg});
 }
 
@@ -228,6 +255,21 @@ static void print_escaped_help(struct mc_buf *out, const char *help) {
     }
 }
 
+void mc_metrics_label(struct mc_buf *labels, const char *name, const char *value) {
+    mc_buf_printf(labels, "%s%s=\"", labels->len > 0 ? "," : "", name);
+    for (; *value != '\0'; value++) {
+        if (*value == '\n') {
+            mc_buf_puts(labels, "\\n");
+        } else {
+            if (*value == '\\' || *value == '"') {
+                mc_buf_putc(labels, '\\');
+            }
+            mc_buf_putc(labels, *value);
+        }
+    }
+    mc_buf_putc(labels, '"');
+}
+
 static void print_value(struct mc_buf *out, const char *name, const struct entry *entry) {
     int64_t value = entry->read != NULL ? entry->read(entry->arg) : mc_metric_get(entry->metric);
     mc_buf_puts(out, name);
@@ -241,6 +283,19 @@ static void print_bucket(struct mc_buf *out, const char *name, const char *label
                          const char *upper, uint64_t cumulative) {
     mc_buf_printf(out, "%s_bucket{%s%sle=\"%s\"} %llu\n", name, labels,
                   labels[0] != '\0' ? "," : "", upper, (unsigned long long)cumulative);
+}
+
+static void print_part(struct mc_buf *out, const char *name, const char *part, const char *labels,
+                       uint64_t value) {
+    bool some = labels[0] != '\0';
+    mc_buf_printf(out, "%s_%s%s%s%s %llu\n", name, part, some ? "{" : "", labels, some ? "}" : "",
+                  (unsigned long long)value);
+}
+
+static void print_sum_and_count(struct mc_buf *out, const char *name, const char *labels,
+                                const _Atomic uint64_t *sum, uint64_t count) {
+    print_part(out, name, "sum", labels, __atomic_load_n((const uint64_t *)sum, __ATOMIC_RELAXED));
+    print_part(out, name, "count", labels, count);
 }
 
 /* A line for each power of two: every scrape shows the same series, and a page stays short. */
@@ -259,17 +314,76 @@ static void print_histogram(struct mc_buf *out, const char *name, const struct e
         }
     }
     print_bucket(out, name, entry->labels, "+Inf", total);
-    const char *open = entry->labels[0] != '\0' ? "{" : "";
-    const char *close = entry->labels[0] != '\0' ? "}" : "";
-    uint64_t sum = __atomic_load_n((const uint64_t *)&h->sum, __ATOMIC_RELAXED);
-    mc_buf_printf(out, "%s_sum%s%s%s %llu\n", name, open, entry->labels, close,
-                  (unsigned long long)sum);
-    mc_buf_printf(out, "%s_count%s%s%s %llu\n", name, open, entry->labels, close,
-                  (unsigned long long)total);
+    print_sum_and_count(out, name, entry->labels, &h->sum, total);
+}
+
+/* Bounds with six decimals, as upstream writes them: a label is compared as text. */
+static void print_steps(struct mc_buf *out, const char *name, const struct entry *entry) {
+    const struct mc_steps *s = entry->metric;
+    uint64_t cumulative = 0;
+    for (size_t i = 0;; i++) {
+        char text[32] = "+Inf";
+        cumulative += __atomic_load_n((const uint64_t *)&s->buckets[i], __ATOMIC_RELAXED);
+        if (s->bounds[i] != UINT64_MAX) {
+            snprintf(text, sizeof(text), "%llu.000000", (unsigned long long)s->bounds[i]);
+        }
+        print_bucket(out, name, entry->labels, text, cumulative);
+        if (s->bounds[i] == UINT64_MAX) {
+            break;
+        }
+    }
+    print_sum_and_count(out, name, entry->labels, &s->sum, cumulative);
+}
+
+static void print_summary(struct mc_buf *out, const char *name, const struct entry *entry) {
+    static const double QUANTILES[] = {.5, .9, .99};
+    const struct mc_histogram *h = entry->metric;
+    uint64_t buckets[MC_HISTOGRAM_BUCKETS];
+    for (size_t i = 0; i < MC_ARRAY_LEN(QUANTILES); i++) {
+        mc_buf_printf(out, "%s{%s%squantile=\"%f\"} %llu\n", name, entry->labels,
+                      entry->labels[0] != '\0' ? "," : "", QUANTILES[i],
+                      (unsigned long long)mc_histogram_quantile(h, QUANTILES[i]));
+    }
+    print_sum_and_count(out, name, entry->labels, &h->sum, histogram_copy(h, buckets));
+}
+
+static bool has_counted(enum mc_metric_type type, const struct entry *entry) {
+    if (type == MC_METRIC_STEPS) {
+        const struct mc_steps *s = entry->metric;
+        uint64_t any = 0;
+        for (size_t i = 0; i < MC_STEPS_MAX; i++) {
+            any |= __atomic_load_n((const uint64_t *)&s->buckets[i], __ATOMIC_RELAXED);
+        }
+        return any != 0;
+    }
+    if (type == MC_METRIC_HISTOGRAM || type == MC_METRIC_SUMMARY) {
+        const struct mc_histogram *h = entry->metric;
+        return __atomic_load_n((const uint64_t *)&h->count, __ATOMIC_RELAXED) != 0;
+    }
+    return mc_metric_get(entry->metric) != 0;
+}
+
+static void print_entry(struct mc_buf *out, const struct family *family,
+                        const struct entry *entry) {
+    switch (family->type) {
+    case MC_METRIC_COUNTER:
+    case MC_METRIC_GAUGE:
+        print_value(out, family->name, entry);
+        break;
+    case MC_METRIC_HISTOGRAM:
+        print_histogram(out, family->name, entry);
+        break;
+    case MC_METRIC_STEPS:
+        print_steps(out, family->name, entry);
+        break;
+    case MC_METRIC_SUMMARY:
+        print_summary(out, family->name, entry);
+        break;
+    }
 }
 
 void mc_metrics_print(struct mc_metrics *registry, struct mc_buf *out) {
-    static const char *const TYPES[] = {"counter", "gauge", "histogram"};
+    static const char *const TYPES[] = {"counter", "gauge", "histogram", "histogram", "summary"};
     pthread_mutex_lock(&registry->lock);
     for (struct mc_list *f = registry->families.next; f != &registry->families; f = f->next) {
         const struct family *family = mc_container_of(f, struct family, link);
@@ -278,10 +392,8 @@ void mc_metrics_print(struct mc_metrics *registry, struct mc_buf *out) {
         mc_buf_printf(out, "\n# TYPE %s %s\n", family->name, TYPES[family->type]);
         for (struct mc_list *e = family->entries.next; e != &family->entries; e = e->next) {
             const struct entry *entry = mc_container_of(e, struct entry, link);
-            if (family->type == MC_METRIC_HISTOGRAM) {
-                print_histogram(out, family->name, entry);
-            } else {
-                print_value(out, family->name, entry);
+            if (!entry->quiet || has_counted(family->type, entry)) {
+                print_entry(out, family, entry);
             }
         }
     }

@@ -10,7 +10,13 @@
 
 #include "base/base.h"
 
-enum mc_metric_type { MC_METRIC_COUNTER, MC_METRIC_GAUGE, MC_METRIC_HISTOGRAM };
+enum mc_metric_type {
+    MC_METRIC_COUNTER,
+    MC_METRIC_GAUGE,
+    MC_METRIC_HISTOGRAM, /* struct mc_histogram */
+    MC_METRIC_STEPS,     /* struct mc_steps: printed as a histogram */
+    MC_METRIC_SUMMARY    /* struct mc_histogram: printed as its quantiles .5, .9 and .99 */
+};
 
 struct mc_metric {
     _Atomic int64_t value;
@@ -38,6 +44,17 @@ void mc_histogram_observe(struct mc_histogram *h, uint64_t value);
 /* Upper bound of the bucket; 0 when empty. */
 uint64_t mc_histogram_quantile(const struct mc_histogram *h, double q);
 
+/* A histogram with given bounds: for series that another program's dashboards know by their `le`.
+ * The bounds ascend and end with UINT64_MAX, the bucket of the rest; they outlive the steps. */
+#define MC_STEPS_MAX 32
+struct mc_steps {
+    const uint64_t *bounds;
+    _Atomic uint64_t buckets[MC_STEPS_MAX];
+    _Atomic uint64_t sum;
+};
+void mc_steps_init(struct mc_steps *s, const uint64_t *bounds);
+void mc_steps_observe(struct mc_steps *s, uint64_t value);
+
 struct mc_metrics; /* the registry; thread safe */
 struct mc_metrics *mc_metrics_create(void);
 void mc_metrics_destroy(struct mc_metrics *registry);
@@ -45,7 +62,13 @@ void mc_metrics_destroy(struct mc_metrics *registry);
  * repeat with other labels. */
 void mc_metrics_register(struct mc_metrics *registry, enum mc_metric_type type, const char *name,
                          const char *labels, const char *help,
-                         void *metric /* struct mc_metric or struct mc_histogram */);
+                         void *metric /* what the type says */);
+/* As above for one of many labels: the series appears when it has counted something. */
+void mc_metrics_register_quiet(struct mc_metrics *registry, enum mc_metric_type type,
+                               const char *name, const char *labels, const char *help,
+                               void *metric);
+/* Appends `name="value"`, the value escaped, after a comma when there is something before it. */
+void mc_metrics_label(struct mc_buf *labels, const char *name, const char *value);
 /* Several, of a table. A registry that is NULL takes none. */
 struct mc_metric_row {
     enum mc_metric_type type;

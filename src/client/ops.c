@@ -18,6 +18,11 @@
 #define RPC_BACKOFF_NS   (20 * MC_MS)
 #define REPLY_KEEP_BYTES (4u << 20) /* larger buffers are given back after the call */
 
+const uint64_t mc_ops_latency_bounds[] = {
+    50,     75,     125,     150,     200,     250,      300,      400,       500,   750,
+    1000,   1500,   2000,    3000,    5000,    7000,     15000,    20000,     50000, 100000,
+    200000, 500000, 1000000, 2000000, 5000000, 10000000, 20000000, UINT64_MAX};
+
 struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *config) {
     struct mc_ops *ops = mc_zalloc(sizeof(*ops));
     ops->port = port;
@@ -29,6 +34,9 @@ struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *c
     ops->hot = config->hot;
     ops->stripe_bytes = config->stripe_bytes;
     ops->round_bytes = config->round_bytes != 0 ? config->round_bytes : ROUND_BYTES;
+    for (size_t i = 0; i < MC_MASTER_RPC_COUNT; i++) {
+        mc_steps_init(&ops->counters.rpc[i].latency, mc_ops_latency_bounds);
+    }
     pthread_mutex_init(&ops->lock, NULL);
     mc_list_init(&ops->views);
     return ops;
@@ -155,7 +163,8 @@ static enum mc_status rpc_once(struct mc_ops *ops, struct mc_ops_call *call, enu
         mc_master_rpc_encode_args(desc, version, args, &call->request);
         struct mc_buf *reply = &call->replies[call->reply_index];
         mc_buf_clear(reply);
-        mc_metric_add(&ops->counters.rpcs, 1);
+        struct mc_ops_rpc_counters *counters = &ops->counters.rpc[rpc];
+        mc_metric_add(&counters->count, 1);
         call->asked_ns = mc_ops_now(ops);
         enum mc_status status = ops->port->ops->call(
             ops->port, desc->function_id, (struct mc_str){call->request.data, call->request.len},
@@ -164,6 +173,7 @@ static enum mc_status rpc_once(struct mc_ops *ops, struct mc_ops_call *call, enu
             continue;
         }
         MC_TRY(status);
+        mc_steps_observe(&counters->latency, (mc_ops_now(ops) - call->asked_ns) / 1000);
         return decode(ops, call, rpc, version, (struct mc_str){reply->data, reply->len}, ret);
     }
     mc_error("the master knows none of our schema versions: rpc=%s", desc->name);

@@ -37,8 +37,17 @@ struct mc_ops_config {
     uint64_t round_bytes;     /* a read moves so much between two looks at the lease; 0 = 64 MiB */
 };
 
+/* Of one RPC to the master. */
+struct mc_ops_rpc_counters {
+    struct mc_metric count;
+    struct mc_steps latency; /* of those that were answered; microseconds */
+};
+/* Upstream's buckets of the latency of anything, in microseconds. */
+extern const uint64_t mc_ops_latency_bounds[];
+
 struct mc_ops_counters {
-    struct mc_metric rpcs, rpc_failures, rpc_retries;
+    struct mc_ops_rpc_counters rpc[MC_MASTER_RPC_COUNT];
+    struct mc_metric rpc_failures, rpc_retries;
     /* Keys; abandoned = ended in doubt, left to the master. */
     struct mc_metric puts, put_failures, puts_abandoned;
     /* Placed on another node after one could not be written to; met a key that somebody else was

@@ -1,6 +1,6 @@
 /*
- * The store's public calls: thin over ops (client/ops.h), with the time of each call in a
- * histogram.
+ * The store's public calls: thin over ops (client/ops.h); each that moved bytes is counted, with
+ * its time.
  */
 #include "client/replicate_config.h"
 #include "client/store_private.h"
@@ -9,8 +9,8 @@
 
 #include "base/export.h"
 
-static void observe(struct mc_histogram *histogram, uint64_t begin_ns) {
-    mc_histogram_observe(histogram, (mc_now_ns(mc_clock_system()) - begin_ns) / 1000);
+static uint64_t now(void) {
+    return mc_now_ns(mc_clock_system());
 }
 
 /* What a node does not do for others. */
@@ -68,19 +68,33 @@ static enum mc_status put_items(struct mc_store *s, struct mc_store_item *items,
 
 static enum mc_status put_one(struct mc_store *s, const char *key, const void *value, size_t length,
                               const struct mc_replicate_config *config, bool upsert) {
-    uint64_t begin = mc_now_ns(mc_clock_system());
+    uint64_t begin = now();
     struct mc_slice slice = {(void *)(uintptr_t)value, length}; /* only read */
     struct mc_store_item item = {.key = key, .slices = &slice, .slice_count = 1};
     MC_TRY(put_items(s, &item, 1, config, upsert));
-    observe(&s->latency.put, begin);
-    return item.status;
+    MC_TRY(item.status);
+    mc_store_count(s, upsert ? MC_STORE_UPSERT : MC_STORE_PUT, begin, length);
+    return MC_OK;
+}
+
+static uint64_t slices_bytes(const struct mc_store_item *item) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < item->slice_count; i++) {
+        bytes += item->slices[i].length;
+    }
+    return bytes;
 }
 
 static enum mc_status put_many(struct mc_store *s, struct mc_store_item *items, size_t count,
                                const struct mc_replicate_config *config, bool upsert) {
-    uint64_t begin = mc_now_ns(mc_clock_system());
+    uint64_t begin = now(), bytes = 0;
     MC_TRY(put_items(s, items, count, config, upsert));
-    observe(&s->latency.put_batch, begin);
+    for (size_t i = 0; i < count; i++) {
+        bytes += items[i].status == MC_OK ? slices_bytes(&items[i]) : 0;
+    }
+    if (bytes > 0) {
+        mc_store_count(s, upsert ? MC_STORE_UPSERT_BATCH : MC_STORE_PUT_BATCH, begin, bytes);
+    }
     return MC_OK;
 }
 
@@ -118,22 +132,28 @@ static enum mc_status get_items(struct mc_store *s, struct mc_store_item *items,
 
 MC_PUBLIC enum mc_status mc_store_get(struct mc_store *s, const char *key, void *buffer,
                                       size_t capacity, size_t *length) {
-    uint64_t begin = mc_now_ns(mc_clock_system());
+    uint64_t begin = now();
     struct mc_slice slice = {buffer, capacity};
     struct mc_store_item item = {.key = key, .slices = &slice, .slice_count = 1};
     MC_TRY(get_items(s, &item, 1));
     if (item.status == MC_OK || item.status == MC_BUFFER_OVERFLOW) {
         *length = item.length;
     }
-    observe(&s->latency.get, begin);
-    return item.status;
+    MC_TRY(item.status);
+    mc_store_count(s, MC_STORE_GET, begin, item.length);
+    return MC_OK;
 }
 
 MC_PUBLIC enum mc_status mc_store_get_batch(struct mc_store *s, struct mc_store_item *items,
                                             size_t count) {
-    uint64_t begin = mc_now_ns(mc_clock_system());
+    uint64_t begin = now(), bytes = 0;
     MC_TRY(get_items(s, items, count));
-    observe(&s->latency.get_batch, begin);
+    for (size_t i = 0; i < count; i++) {
+        bytes += items[i].status == MC_OK ? items[i].length : 0;
+    }
+    if (bytes > 0) {
+        mc_store_count(s, MC_STORE_GET_BATCH, begin, bytes);
+    }
     return MC_OK;
 }
 
@@ -141,10 +161,10 @@ MC_PUBLIC enum mc_status mc_store_get_batch(struct mc_store *s, struct mc_store_
 
 MC_PUBLIC enum mc_status mc_store_exist_batch(struct mc_store *s, const char *const *keys,
                                               size_t count, bool *exists, enum mc_status *results) {
-    uint64_t begin = mc_now_ns(mc_clock_system());
+    uint64_t begin = now();
     MC_TRY(s->dummy != NULL ? mc_dummy_client_exist(s->dummy, keys, count, exists, results)
                             : mc_ops_exist(s->ops, keys, count, exists, results));
-    observe(&s->latency.exist, begin);
+    mc_histogram_observe(&s->counters.exist, (now() - begin) / 1000);
     return MC_OK;
 }
 
@@ -218,13 +238,19 @@ MC_PUBLIC void mc_store_keys_free(struct mc_store_keys *page) {
 
 MC_PUBLIC enum mc_status mc_store_get_ranges(struct mc_store *s, struct mc_store_range_item *items,
                                              size_t count) {
+    uint64_t begin = now(), bytes = 0;
     if (s->dummy != NULL) {
-        return mc_dummy_client_get_ranges(s->dummy, items, count);
+        MC_TRY(mc_dummy_client_get_ranges(s->dummy, items, count));
+    } else {
+        MC_TRY(check(s));
+        MC_TRY(mc_ops_get_ranges(s->ops, items, count));
     }
-    MC_TRY(check(s));
-    uint64_t begin = mc_now_ns(mc_clock_system());
-    MC_TRY(mc_ops_get_ranges(s->ops, items, count));
-    observe(&s->latency.get_batch, begin);
+    for (size_t i = 0; i < count; i++) {
+        bytes += items[i].status == MC_OK ? items[i].length : 0;
+    }
+    if (bytes > 0) {
+        mc_store_count(s, MC_STORE_GET_RANGES, begin, bytes);
+    }
     return MC_OK;
 }
 
@@ -317,8 +343,10 @@ MC_PUBLIC enum mc_status mc_store_clear_replicas(struct mc_store *s, const char 
 MC_PUBLIC enum mc_status mc_store_view(struct mc_store *s, const char *key,
                                        struct mc_store_view *view) {
     MC_TRY(check(s));
+    uint64_t begin = now();
     struct mc_ops_view opened;
     MC_TRY(mc_ops_view_open(s->ops, key, &opened));
+    mc_store_count(s, MC_STORE_VIEW, begin, opened.length);
     *view = (struct mc_store_view){
         .data = opened.data, .length = opened.length, .internal = opened.record};
     mc_store_view_due(s, opened.renew_at_ns);

@@ -23,19 +23,30 @@
 #define DEFAULT_SCRUB_RATE   (8ull << 20) /* a terabyte in a day and a half */
 #define DEFAULT_BUFFER_BYTES (1280ull << 20)
 
-/* What the tier counts, as metrics of the store. */
+/* What the tier counts, as metrics of the store: a sum of some of its statistics, under a name of
+ * upstream's with upstream's labels, or of ours without. */
+#define NOTHING SIZE_MAX
 static const struct {
     const char *name, *help;
     enum mc_metric_type type;
-    size_t at; /* in struct mc_tier_stats */
+    size_t at, plus; /* in struct mc_tier_stats */
+    bool upstreams;
 } METRICS[] = {
+#define AT(what) offsetof(struct mc_tier_stats, what)
+#define UPSTREAMS(name, help, at, plus)                                                            \
+    { "mooncake_ssd_" name "_total", help, MC_METRIC_COUNTER, at, plus, true }
 #define COUNTER(what, help)                                                                        \
-    {                                                                                              \
-        "mooncake_client_ssd_" #what "_total", help, MC_METRIC_COUNTER,                            \
-            offsetof(struct mc_tier_stats, what)                                                   \
-    }
+    { "mooncake_client_ssd_" #what "_total", help, MC_METRIC_COUNTER, AT(what), NOTHING, false }
 #define GAUGE(what, help)                                                                          \
-    { "mooncake_client_ssd_" #what, help, MC_METRIC_GAUGE, offsetof(struct mc_tier_stats, what) }
+    { "mooncake_client_ssd_" #what, help, MC_METRIC_GAUGE, AT(what), NOTHING, false }
+    UPSTREAMS("read_bytes", "bytes read from the SSD", AT(read_bytes), NOTHING),
+    UPSTREAMS("write_bytes", "bytes written to the SSD", AT(written_bytes), NOTHING),
+    UPSTREAMS("total_bytes", "bytes read from and written to the SSD", AT(read_bytes),
+              AT(written_bytes)),
+    UPSTREAMS("read_ops", "objects read from the SSD", AT(read_objects), NOTHING),
+    UPSTREAMS("write_ops", "objects written to the SSD", AT(written_objects), NOTHING),
+    UPSTREAMS("total_ops", "objects read from and written to the SSD", AT(read_objects),
+              AT(written_objects)),
     GAUGE(capacity_bytes, "bytes that the SSD tier may take"),
     GAUGE(used_bytes, "bytes that the SSD tier takes on disk"),
     GAUGE(objects, "objects on the SSD tier"),
@@ -54,7 +65,7 @@ static const struct {
 
 struct tier_metric {
     struct mc_offload *offload;
-    size_t at;
+    size_t at, plus;
 };
 
 struct mc_store_offload {
@@ -76,20 +87,50 @@ struct mc_store_offload {
 
 /* ---- metrics ---- */
 
+static uint64_t stat_at(const struct mc_tier_stats *stats, size_t at) {
+    uint64_t value = 0;
+    if (at != NOTHING) {
+        memcpy(&value, (const char *)stats + at, sizeof(value));
+    }
+    return value;
+}
+
 static int64_t read_metric(void *arg) {
     const struct tier_metric *metric = arg;
     struct mc_tier_stats stats;
-    uint64_t value;
     mc_offload_stats(metric->offload, &stats);
-    memcpy(&value, (const char *)&stats + metric->at, sizeof(value));
-    return (int64_t)value;
+    return (int64_t)(stat_at(&stats, metric->at) + stat_at(&stats, metric->plus));
+}
+
+static void register_times(struct mc_store *store, struct mc_tier_times *t) {
+    static const char TIME[] = "duration of a batch in microseconds";
+    const struct mc_metric_row rows[] = {
+        {MC_METRIC_STEPS, "mooncake_ssd_read_latency_us", TIME, &t->read.steps},
+        {MC_METRIC_STEPS, "mooncake_ssd_write_latency_us", TIME, &t->write.steps},
+        {MC_METRIC_STEPS, "mooncake_ssd_total_latency_us", TIME, &t->total.steps},
+        {MC_METRIC_SUMMARY, "mooncake_ssd_read_latency_summary_us", TIME, &t->read.fine},
+        {MC_METRIC_SUMMARY, "mooncake_ssd_write_latency_summary_us", TIME, &t->write.fine},
+        {MC_METRIC_SUMMARY, "mooncake_ssd_total_latency_summary_us", TIME, &t->total.fine},
+    };
+    mc_metrics_register_rows(store->metrics, store->labels, rows, MC_ARRAY_LEN(rows));
 }
 
 static void register_metrics(struct mc_store_offload *off) {
+    struct mc_store *store = off->store;
     for (size_t i = 0; i < MC_ARRAY_LEN(METRICS); i++) {
-        off->metrics[i] = (struct tier_metric){off->offload, METRICS[i].at};
-        mc_metrics_register_fn(off->store->metrics, METRICS[i].type, METRICS[i].name, "",
-                               METRICS[i].help, read_metric, &off->metrics[i]);
+        off->metrics[i] = (struct tier_metric){off->offload, METRICS[i].at, METRICS[i].plus};
+        mc_metrics_register_fn(store->metrics, METRICS[i].type, METRICS[i].name,
+                               METRICS[i].upstreams ? store->labels : "", METRICS[i].help,
+                               read_metric, &off->metrics[i]);
+    }
+    register_times(store, mc_tier_times(mc_offload_tier(off->offload)));
+}
+
+static void unregister_metrics(struct mc_store_offload *off) {
+    mc_metrics_unregister_range(off->store->metrics, off->metrics, sizeof(off->metrics));
+    if (off->offload != NULL) {
+        struct mc_tier_times *times = mc_tier_times(mc_offload_tier(off->offload));
+        mc_metrics_unregister_range(off->store->metrics, times, sizeof(*times));
     }
 }
 
@@ -276,7 +317,7 @@ void mc_store_offload_stop(struct mc_store *store) {
     if (off->server != NULL) {
         mc_rpc_server_stop(off->server);
     }
-    mc_metrics_unregister_range(store->metrics, off->metrics, sizeof(off->metrics));
+    unregister_metrics(off);
     mc_offload_close(off->offload);
     enum mc_status status =
         off->memory != NULL ? mc_memory_free(store->engine, off->memory) : MC_OK;

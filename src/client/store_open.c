@@ -266,79 +266,6 @@ static void stop_threads(struct mc_store *store) {
     }
 }
 
-/* ---- metrics ---- */
-
-static void register_hot(struct mc_metrics *metrics, struct mc_hot_counters *c) {
-    const struct mc_metric_row rows[] = {
-        {MC_METRIC_COUNTER, "mooncake_client_hot_cache_hits",
-         "keys read from copies in this process", &c->hits},
-        {MC_METRIC_COUNTER, "mooncake_client_hot_cache_misses", "keys of which there was none",
-         &c->misses},
-        {MC_METRIC_COUNTER, "mooncake_client_hot_cache_fills", "copies made", &c->fills},
-        {MC_METRIC_COUNTER, "mooncake_client_hot_cache_evictions", "copies that went for others",
-         &c->evictions},
-        {MC_METRIC_GAUGE, "mooncake_client_hot_cache_bytes", "bytes of copies, keys and records",
-         &c->bytes},
-    };
-    mc_metrics_register_rows(metrics, "", rows, MC_ARRAY_LEN(rows));
-}
-
-static void register_metrics(struct mc_store *store) {
-    static const char LATENCY[] = "duration of a call in microseconds";
-    struct mc_ops_counters *c = mc_ops_counters(store->ops);
-    const struct mc_metric_row rows[] = {
-        {MC_METRIC_COUNTER, "mooncake_client_rpc_count", "requests to the master", &c->rpcs},
-        {MC_METRIC_COUNTER, "mooncake_client_rpc_failures",
-         "requests that were not answered or refused", &c->rpc_failures},
-        {MC_METRIC_COUNTER, "mooncake_client_rpc_retries", "requests asked again", &c->rpc_retries},
-        {MC_METRIC_COUNTER, "mooncake_client_put_keys", "keys put or upserted", &c->puts},
-        {MC_METRIC_COUNTER, "mooncake_client_put_failures", "of these, failed", &c->put_failures},
-        {MC_METRIC_COUNTER, "mooncake_client_put_in_doubt",
-         "of these, left to the master's timeouts", &c->puts_abandoned},
-        {MC_METRIC_COUNTER, "mooncake_client_put_replaced",
-         "keys placed again because a node could not be written to", &c->puts_replaced},
-        {MC_METRIC_COUNTER, "mooncake_client_put_contested",
-         "keys that somebody else was writing at the time", &c->puts_contested},
-        {MC_METRIC_COUNTER, "mooncake_client_get_keys", "keys read", &c->gets},
-        {MC_METRIC_COUNTER, "mooncake_client_get_failures", "of these, missing or failed",
-         &c->get_failures},
-        {MC_METRIC_COUNTER, "mooncake_transfer_write_bytes", "bytes written, each replica",
-         &c->written_bytes},
-        {MC_METRIC_COUNTER, "mooncake_transfer_read_bytes", "bytes read", &c->read_bytes},
-        {MC_METRIC_COUNTER, "mooncake_client_replica_failovers",
-         "reads that another replica had to serve", &c->failovers},
-        {MC_METRIC_COUNTER, "mooncake_client_lease_renewals", "leases renewed", &c->leases_renewed},
-        {MC_METRIC_COUNTER, "mooncake_client_lease_expired", "reads that outlived their lease",
-         &c->leases_expired},
-        {MC_METRIC_COUNTER, "mooncake_client_checksum_mismatches", "reads that a checksum denied",
-         &c->checksum_mismatches},
-        {MC_METRIC_COUNTER, "mooncake_client_views_opened", "views opened", &c->views_opened},
-        {MC_METRIC_COUNTER, "mooncake_client_views_lost", "views whose object went away",
-         &c->views_lost},
-        {MC_METRIC_COUNTER, "mooncake_client_remounts", "times the segment was mounted again",
-         &c->remounts},
-        {MC_METRIC_COUNTER, "mooncake_client_tasks", "copies and moves carried out for the master",
-         &c->tasks},
-        {MC_METRIC_COUNTER, "mooncake_client_task_failures", "copies and moves that failed",
-         &c->task_failures},
-        {MC_METRIC_COUNTER, "mooncake_client_disk_reads", "keys read from the SSD of a node",
-         &c->disk_reads},
-        {MC_METRIC_COUNTER, "mooncake_client_disk_read_failures", "of these, failed",
-         &c->disk_read_failures},
-        {MC_METRIC_HISTOGRAM, "mooncake_transfer_put_latency", LATENCY, &store->latency.put},
-        {MC_METRIC_HISTOGRAM, "mooncake_transfer_get_latency", LATENCY, &store->latency.get},
-        {MC_METRIC_HISTOGRAM, "mooncake_transfer_batch_put_latency", LATENCY,
-         &store->latency.put_batch},
-        {MC_METRIC_HISTOGRAM, "mooncake_transfer_batch_get_latency", LATENCY,
-         &store->latency.get_batch},
-        {MC_METRIC_HISTOGRAM, "mooncake_client_exist_latency", LATENCY, &store->latency.exist},
-    };
-    mc_metrics_register_rows(store->metrics, "", rows, MC_ARRAY_LEN(rows));
-    if (store->hot != NULL) {
-        register_hot(store->metrics, mc_hot_counters(store->hot));
-    }
-}
-
 /* ---- open and close ---- */
 
 static void create_ops(struct mc_store *store, const struct mc_store_options *o) {
@@ -363,14 +290,14 @@ static void create_ops(struct mc_store *store, const struct mc_store_options *o)
                                        .host_id = store->host_id,
                                        .fresh_memory = mc_store_segment_fresh_memory,
                                        .ctx = store};
-    register_metrics(store);
+    mc_store_metrics_of_ops(store);
 }
 
 static struct mc_store *store_create(const struct mc_store_options *o) {
     struct mc_store *store = mc_zalloc(sizeof(*store));
     store->name_fd = -1;
     store->view_due_ns = MC_NO_DEADLINE;
-    store->metrics = mc_metrics_create();
+    mc_store_metrics_create(store, o);
     snprintf(store->protocol, sizeof(store->protocol), "%s",
              o->protocol != NULL ? o->protocol : "");
     mc_rng_seed_system(&store->rng);
@@ -440,7 +367,7 @@ static void store_destroy(struct mc_store *store) {
     }
     mc_tls_destroy(store->tls);
     let_port_go(store);
-    mc_metrics_destroy(store->metrics);
+    mc_store_metrics_destroy(store);
     pthread_cond_destroy(&store->wake);
     pthread_cond_destroy(&store->worker_wake);
     pthread_mutex_destroy(&store->lock);

@@ -15,15 +15,40 @@
 
 #define STORE_TOMBSTONES (2 * MC_OPS_SEGMENTS)
 
-struct mc_store_latency { /* microseconds */
-    struct mc_histogram put, get, put_batch, get_batch, exist;
+/* Calls of the application that move bytes, and as what upstream times them. */
+enum mc_store_op {
+    MC_STORE_PUT,
+    MC_STORE_UPSERT,
+    MC_STORE_PUT_BATCH,
+    MC_STORE_UPSERT_BATCH,
+    MC_STORE_GET,
+    MC_STORE_GET_BATCH,
+    MC_STORE_GET_RANGES,
+    MC_STORE_VIEW,
+    MC_STORE_OPS
+};
+enum mc_store_transfer {
+    MC_TRANSFER_PUT,
+    MC_TRANSFER_GET,
+    MC_TRANSFER_BATCH_PUT,
+    MC_TRANSFER_BATCH_GET,
+    MC_TRANSFERS
+};
+struct mc_store_op_counters { /* of calls that moved something */
+    struct mc_metric count, bytes;
+    struct mc_steps latency; /* microseconds */
+};
+struct mc_store_counters {
+    struct mc_store_op_counters ops[MC_STORE_OPS];
+    struct mc_steps transfers[MC_TRANSFERS];
+    struct mc_histogram exist;
 };
 
 struct mc_store_offload;
 
 struct mc_store {
     struct mc_dummy_client *dummy; /* a node does the work: nothing else of this is made but
-                                      metrics, latency and name */
+                                      metrics, counters and name */
     struct mc_rpc_client *rpc;
     struct mc_tls *tls;       /* of rpc; NULL = plain */
     struct mc_engine *engine; /* NULL with protocol "rpc_only" */
@@ -32,7 +57,8 @@ struct mc_store {
     struct mc_ops *ops;
     struct mc_hot_cache *hot; /* NULL = none */
     struct mc_metrics *metrics;
-    struct mc_store_latency latency;
+    char *labels; /* of series that are upstream's */
+    struct mc_store_counters counters;
 
     char name[MC_HOST_MAX + 8];        /* of this client, and of its segment */
     char te_endpoint[MC_HOST_MAX + 8]; /* what peers open to reach the segment */
@@ -69,6 +95,14 @@ struct mc_store {
 
     _Atomic bool healthy; /* the last ping was answered */
 };
+
+/* ---- store_metrics.c ---- */
+
+void mc_store_metrics_create(struct mc_store *store, const struct mc_store_options *options);
+void mc_store_metrics_of_ops(struct mc_store *store); /* once there are ops */
+void mc_store_metrics_destroy(struct mc_store *store);
+/* A call that moved `bytes` ends now. */
+void mc_store_count(struct mc_store *store, enum mc_store_op op, uint64_t begin_ns, uint64_t bytes);
 
 /* ---- store_segments.c ---- */
 

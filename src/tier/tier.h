@@ -19,6 +19,7 @@
 #define MC_TIER_TIER_H
 
 #include "base/base.h"
+#include "base/metrics.h"
 #include "io/nvme.h"
 
 #define MC_TIER_BLOCK   4096u /* what O_DIRECT wants of addresses and sizes */
@@ -134,5 +135,16 @@ struct mc_tier_stats {
 /* Reads everything once, as the scrubber does; what is broken is told of through `lost`. */
 void mc_tier_scrub(struct mc_tier *tier);
 void mc_tier_stats(struct mc_tier *tier, struct mc_tier_stats *out);
+
+/* How long calls of mc_tier_read and mc_tier_put took, in microseconds: in upstream's buckets, and
+ * in finer ones for quantiles. */
+struct mc_tier_time {
+    struct mc_steps steps;
+    struct mc_histogram fine;
+};
+struct mc_tier_times {
+    struct mc_tier_time read, write, total;
+};
+struct mc_tier_times *mc_tier_times(struct mc_tier *tier); /* the tier's */
 
 #endif

@@ -270,8 +270,8 @@ static void test_buffers_and_metrics(void **state) {
     assert_int_equal(mc_store_unregister_buffer(f->client, f->value), MC_INVALID_PARAMS);
     assert_ok(mc_store_health(f->client));
     char *metrics = mc_store_metrics(f->client);
-    assert_non_null(strstr(metrics, "mooncake_transfer_write_bytes 5000"));
-    assert_non_null(strstr(metrics, "mooncake_transfer_read_bytes 5000"));
+    assert_non_null(strstr(metrics, "mooncake_transfer_write_bytes{client_mode=\"real\"} 5000"));
+    assert_non_null(strstr(metrics, "mooncake_transfer_read_bytes{client_mode=\"real\"} 5000"));
     free(metrics);
 }
 
