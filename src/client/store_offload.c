@@ -23,30 +23,19 @@
 #define DEFAULT_SCRUB_RATE   (8ull << 20) /* a terabyte in a day and a half */
 #define DEFAULT_BUFFER_BYTES (1280ull << 20)
 
-/* What the tier counts, as metrics of the store: a sum of some of its statistics, under a name of
- * upstream's with upstream's labels, or of ours without. */
-#define NOTHING SIZE_MAX
+/* What the tier counts, as metrics of the store. */
 static const struct {
     const char *name, *help;
     enum mc_metric_type type;
-    size_t at, plus; /* in struct mc_tier_stats */
-    bool upstreams;
+    size_t at; /* in struct mc_tier_stats */
 } METRICS[] = {
-#define AT(what) offsetof(struct mc_tier_stats, what)
-#define UPSTREAMS(name, help, at, plus)                                                            \
-    { "mooncake_ssd_" name "_total", help, MC_METRIC_COUNTER, at, plus, true }
 #define COUNTER(what, help)                                                                        \
-    { "mooncake_client_ssd_" #what "_total", help, MC_METRIC_COUNTER, AT(what), NOTHING, false }
+    {                                                                                              \
+        "mooncake_client_ssd_" #what "_total", help, MC_METRIC_COUNTER,                            \
+            offsetof(struct mc_tier_stats, what)                                                   \
+    }
 #define GAUGE(what, help)                                                                          \
-    { "mooncake_client_ssd_" #what, help, MC_METRIC_GAUGE, AT(what), NOTHING, false }
-    UPSTREAMS("read_bytes", "bytes read from the SSD", AT(read_bytes), NOTHING),
-    UPSTREAMS("write_bytes", "bytes written to the SSD", AT(written_bytes), NOTHING),
-    UPSTREAMS("total_bytes", "bytes read from and written to the SSD", AT(read_bytes),
-              AT(written_bytes)),
-    UPSTREAMS("read_ops", "objects read from the SSD", AT(read_objects), NOTHING),
-    UPSTREAMS("write_ops", "objects written to the SSD", AT(written_objects), NOTHING),
-    UPSTREAMS("total_ops", "objects read from and written to the SSD", AT(read_objects),
-              AT(written_objects)),
+    { "mooncake_client_ssd_" #what, help, MC_METRIC_GAUGE, offsetof(struct mc_tier_stats, what) }
     GAUGE(capacity_bytes, "bytes that the SSD tier may take"),
     GAUGE(used_bytes, "bytes that the SSD tier takes on disk"),
     GAUGE(objects, "objects on the SSD tier"),
@@ -65,7 +54,7 @@ static const struct {
 
 struct tier_metric {
     struct mc_offload *offload;
-    size_t at, plus;
+    size_t at;
 };
 
 struct mc_store_offload {
@@ -87,24 +76,27 @@ struct mc_store_offload {
 
 /* ---- metrics ---- */
 
-static uint64_t stat_at(const struct mc_tier_stats *stats, size_t at) {
-    uint64_t value = 0;
-    if (at != NOTHING) {
-        memcpy(&value, (const char *)stats + at, sizeof(value));
-    }
-    return value;
-}
-
 static int64_t read_metric(void *arg) {
     const struct tier_metric *metric = arg;
     struct mc_tier_stats stats;
+    uint64_t value;
     mc_offload_stats(metric->offload, &stats);
-    return (int64_t)(stat_at(&stats, metric->at) + stat_at(&stats, metric->plus));
+    memcpy(&value, (const char *)&stats + metric->at, sizeof(value));
+    return (int64_t)value;
 }
 
+/* What upstream counts, too, under its names. */
 static void register_times(struct mc_store *store, struct mc_tier_times *t) {
-    static const char TIME[] = "duration of a batch in microseconds";
+    static const char BYTES[] = "bytes of objects, of the SSD";
+    static const char OBJECTS[] = "objects, of the SSD";
+    static const char TIME[] = "duration of a batch, of the SSD, in microseconds";
     const struct mc_metric_row rows[] = {
+        {MC_METRIC_COUNTER, "mooncake_ssd_read_bytes_total", BYTES, &t->read.bytes},
+        {MC_METRIC_COUNTER, "mooncake_ssd_write_bytes_total", BYTES, &t->write.bytes},
+        {MC_METRIC_COUNTER, "mooncake_ssd_total_bytes_total", BYTES, &t->total.bytes},
+        {MC_METRIC_COUNTER, "mooncake_ssd_read_ops_total", OBJECTS, &t->read.objects},
+        {MC_METRIC_COUNTER, "mooncake_ssd_write_ops_total", OBJECTS, &t->write.objects},
+        {MC_METRIC_COUNTER, "mooncake_ssd_total_ops_total", OBJECTS, &t->total.objects},
         {MC_METRIC_STEPS, "mooncake_ssd_read_latency_us", TIME, &t->read.steps},
         {MC_METRIC_STEPS, "mooncake_ssd_write_latency_us", TIME, &t->write.steps},
         {MC_METRIC_STEPS, "mooncake_ssd_total_latency_us", TIME, &t->total.steps},
@@ -116,14 +108,12 @@ static void register_times(struct mc_store *store, struct mc_tier_times *t) {
 }
 
 static void register_metrics(struct mc_store_offload *off) {
-    struct mc_store *store = off->store;
     for (size_t i = 0; i < MC_ARRAY_LEN(METRICS); i++) {
-        off->metrics[i] = (struct tier_metric){off->offload, METRICS[i].at, METRICS[i].plus};
-        mc_metrics_register_fn(store->metrics, METRICS[i].type, METRICS[i].name,
-                               METRICS[i].upstreams ? store->labels : "", METRICS[i].help,
-                               read_metric, &off->metrics[i]);
+        off->metrics[i] = (struct tier_metric){off->offload, METRICS[i].at};
+        mc_metrics_register_fn(off->store->metrics, METRICS[i].type, METRICS[i].name, "",
+                               METRICS[i].help, read_metric, &off->metrics[i]);
     }
-    register_times(store, mc_tier_times(mc_offload_tier(off->offload)));
+    register_times(off->store, mc_tier_times(mc_offload_tier(off->offload)));
 }
 
 static void unregister_metrics(struct mc_store_offload *off) {

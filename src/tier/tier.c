@@ -155,44 +155,60 @@ void mc_tier_close(struct mc_tier *tier) {
     }
 }
 
-static void observe(struct mc_tier_time *time, uint64_t us) {
-    mc_steps_observe(&time->steps, us);
-    mc_histogram_observe(&time->fine, us);
-}
-
-static void observe_since(struct mc_tier *tier, struct mc_tier_time *time, uint64_t begin_ns) {
-    uint64_t us = (mc_now_ns(mc_clock_system()) - begin_ns) / 1000;
-    observe(time, us);
-    observe(&tier->times.total, us);
-}
-
 struct mc_tier_times *mc_tier_times(struct mc_tier *tier) {
     return &tier->times;
 }
 
-enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items, size_t count) {
-    for (size_t i = 0; i < count; i++) {
+struct moved {
+    uint64_t begin_ns, objects, bytes;
+};
+
+static void count_in(struct mc_tier_time *time, const struct moved *m, uint64_t us) {
+    mc_metric_add(&time->objects, (int64_t)m->objects);
+    mc_metric_add(&time->bytes, (int64_t)m->bytes);
+    mc_steps_observe(&time->steps, us);
+    mc_histogram_observe(&time->fine, us);
+}
+
+static void count(struct mc_tier *tier, struct mc_tier_time *time, const struct moved *m) {
+    if (m->objects > 0) {
+        uint64_t us = (mc_now_ns(mc_clock_system()) - m->begin_ns) / 1000;
+        count_in(time, m, us);
+        count_in(&tier->times.total, m, us);
+    }
+}
+
+enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items, size_t n) {
+    struct moved moved = {.begin_ns = mc_now_ns(mc_clock_system())};
+    enum mc_status first = MC_OK;
+    for (size_t i = 0; i < n; i++) {
         bool sane = items[i].key.len > 0 && items[i].key.len <= MC_TIER_KEY_MAX &&
                     items[i].size > 0 && items[i].size <= INT64_MAX / 2;
         items[i].status = sane ? MC_OK : MC_INVALID_PARAMS;
     }
-    uint64_t begin = mc_now_ns(mc_clock_system());
-    tier->backend->ops->put(tier->backend, items, count);
-    observe_since(tier, &tier->times.write, begin);
-    for (size_t i = 0; i < count; i++) {
-        MC_TRY(items[i].status);
+    tier->backend->ops->put(tier->backend, items, n);
+    for (size_t i = 0; i < n; i++) {
+        bool well = items[i].status == MC_OK;
+        moved.objects += well;
+        moved.bytes += well ? items[i].size : 0;
+        first = first == MC_OK ? items[i].status : first;
     }
-    return MC_OK;
+    count(tier, &tier->times.write, &moved);
+    return first;
 }
 
-enum mc_status mc_tier_read(struct mc_tier *tier, struct mc_tier_read *reads, size_t count) {
-    uint64_t begin = mc_now_ns(mc_clock_system());
-    tier->backend->ops->read(tier->backend, reads, count);
-    observe_since(tier, &tier->times.read, begin);
-    for (size_t i = 0; i < count; i++) {
-        MC_TRY(reads[i].status);
+enum mc_status mc_tier_read(struct mc_tier *tier, struct mc_tier_read *reads, size_t n) {
+    struct moved moved = {.begin_ns = mc_now_ns(mc_clock_system())};
+    enum mc_status first = MC_OK;
+    tier->backend->ops->read(tier->backend, reads, n);
+    for (size_t i = 0; i < n; i++) {
+        bool well = reads[i].status == MC_OK;
+        moved.objects += well;
+        moved.bytes += well ? reads[i].size : 0;
+        first = first == MC_OK ? reads[i].status : first;
     }
-    return MC_OK;
+    count(tier, &tier->times.read, &moved);
+    return first;
 }
 
 void mc_tier_use_memory(struct mc_tier *tier, void *memory, size_t bytes) {

@@ -136,9 +136,10 @@ struct mc_tier_stats {
 void mc_tier_scrub(struct mc_tier *tier);
 void mc_tier_stats(struct mc_tier *tier, struct mc_tier_stats *out);
 
-/* How long calls of mc_tier_read and mc_tier_put took, in microseconds: in upstream's buckets, and
- * in finer ones for quantiles. */
+/* What calls of mc_tier_read and mc_tier_put moved, and how long they took, in microseconds: in
+ * upstream's buckets, and in finer ones for quantiles. */
 struct mc_tier_time {
+    struct mc_metric objects, bytes; /* of values alone */
     struct mc_steps steps;
     struct mc_histogram fine;
 };

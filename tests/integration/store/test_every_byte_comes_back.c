@@ -275,6 +275,68 @@ static void test_buffers_and_metrics(void **state) {
     free(metrics);
 }
 
+static void expect_op(const char *metrics, const char *kind, const char *op, int bytes) {
+    char line[128];
+    for (int i = 0; i < 3; i++) {
+        static const char *const FIELDS[] = {"count", "bytes", "latency_count"};
+        snprintf(line, sizeof(line),
+                 "mooncake_transfer_%s_operation_%s{client_mode=\"real\",op_name=\"%s\"} %d\n",
+                 kind, FIELDS[i], op, i == 1 ? bytes : 1);
+        if (strstr(metrics, line) == NULL) {
+            fail_msg("no %s in\n%s", line, metrics);
+        }
+    }
+}
+
+/* By upstream's names; what moved nothing counts for nothing. */
+static void test_each_kind_of_call_is_counted(void **state) {
+    struct fixture *f = *state;
+    struct mc_slice whole = {f->value, 3000}, half = {f->value, 1500}, into = {f->got, 3000};
+    struct mc_store_item puts[] = {{.key = "a", .slices = &whole, .slice_count = 1},
+                                   {.key = "", .slices = &whole, .slice_count = 1},
+                                   {.key = "b", .slices = &half, .slice_count = 1}};
+    struct mc_store_item gets[] = {{.key = "a", .slices = &into, .slice_count = 1},
+                                   {.key = "absent", .slices = &into, .slice_count = 1}};
+    struct mc_store_range range = {.ptr = f->got, .length = 700, .offset = 9};
+    struct mc_store_range_item ranges = {.key = "a", .ranges = &range, .range_count = 1};
+    struct mc_store_view view = {0};
+    size_t length = 0;
+    mc_test_fill(f->value, 3000, 7);
+    assert_ok(mc_store_put(f->client, "one", f->value, 1000, NULL));
+    assert_ok(mc_store_upsert(f->client, "one", f->value, 2000, NULL));
+    assert_ok(mc_store_put_batch(f->client, puts, 3, NULL));
+    assert_ok(mc_store_upsert_batch(f->client, puts, 1, NULL));
+    read_back(f, f->client, "one", 2000, 7);
+    assert_int_equal(mc_store_get(f->client, "absent", f->got, 9, &length), MC_OBJECT_NOT_FOUND);
+    assert_ok(mc_store_get_batch(f->client, gets, 2));
+    assert_ok(mc_store_get_batch(f->client, gets + 1, 1));
+    assert_ok(mc_store_get_ranges(f->client, &ranges, 1));
+    enum mc_status viewed = mc_store_view(f->client, "b", &view);
+    assert_int_equal(viewed, f->shm ? MC_OK : MC_REPLICA_NOT_IN_LOCAL_MEMORY);
+    mc_store_view_release(f->client, &view);
+    char *metrics = mc_store_metrics(f->client);
+    expect_op(metrics, "write", "put", 1000);
+    expect_op(metrics, "write", "upsert", 2000);
+    expect_op(metrics, "write", "put_batch", 4500);
+    expect_op(metrics, "write", "upsert_batch", 3000);
+    expect_op(metrics, "read", "get_into", 2000);
+    expect_op(metrics, "read", "batch_get_into", 3000);
+    expect_op(metrics, "read", "get_into_ranges", 700);
+    if (f->shm) {
+        expect_op(metrics, "read", "get_buffer", 1500);
+    }
+    static const char *const TIMES[] = {"put", "batch_put", "get", "batch_get"};
+    for (size_t i = 0; i < MC_ARRAY_LEN(TIMES); i++) {
+        char line[96];
+        bool view_failed = !f->shm && strcmp(TIMES[i], "get") == 0;
+        snprintf(line, sizeof(line),
+                 "mooncake_transfer_%s_latency_count{client_mode=\"real\"} %d\n", TIMES[i],
+                 view_failed ? 1 : 2);
+        assert_non_null(strstr(metrics, line));
+    }
+    free(metrics);
+}
+
 /* Segments are found by name in a metadata service instead of by their addresses. */
 static void test_metadata_service(void **state) {
     struct mc_master_service_config config;
@@ -375,6 +437,7 @@ int main(int argc, char **argv) {
         BOTH(test_upsert_and_regex),
         BOTH(test_views),
         BOTH(test_buffers_and_metrics),
+        BOTH(test_each_kind_of_call_is_counted),
         BOTH(test_threads_share_a_store),
         cmocka_unit_test(test_metadata_service),
     };

@@ -134,6 +134,74 @@ static void test_histogram_text_is_cumulative_and_ends_in_inf(void **state) {
     mc_metrics_destroy(registry);
 }
 
+static void test_steps_have_the_bounds_that_were_given(void **state) {
+    static const uint64_t bounds[] = {10, 1000, UINT64_MAX};
+    static const uint64_t values[] = {0, 10, 11, 1000, 1001, UINT64_MAX / 2};
+    struct mc_metrics *registry = mc_metrics_create();
+    struct mc_buf text = {0};
+    struct mc_steps steps;
+    mc_steps_init(&steps, bounds);
+    mc_metrics_register(registry, MC_METRIC_STEPS, "lat", "op=\"get\"", "h", &steps);
+    for (size_t i = 0; i < MC_ARRAY_LEN(values); i++) {
+        mc_steps_observe(&steps, values[i]);
+    }
+    assert_string_equal(printed(registry, &text), "# HELP lat h\n"
+                                                  "# TYPE lat histogram\n"
+                                                  "lat_bucket{op=\"get\",le=\"10.000000\"} 2\n"
+                                                  "lat_bucket{op=\"get\",le=\"1000.000000\"} 4\n"
+                                                  "lat_bucket{op=\"get\",le=\"+Inf\"} 6\n"
+                                                  "lat_sum{op=\"get\"} 9223372036854777829\n"
+                                                  "lat_count{op=\"get\"} 6\n");
+    mc_buf_free(&text);
+    mc_metrics_destroy(registry);
+}
+
+static void test_a_summary_shows_quantiles(void **state) {
+    struct mc_metrics *registry = mc_metrics_create();
+    struct mc_buf text = {0};
+    struct mc_histogram h = {0};
+    mc_metrics_register(registry, MC_METRIC_SUMMARY, "s", "", "h", &h);
+    for (int i = 0; i < 100; i++) {
+        mc_histogram_observe(&h, i < 95 ? 8 : 1024);
+    }
+    assert_string_equal(printed(registry, &text), "# HELP s h\n"
+                                                  "# TYPE s summary\n"
+                                                  "s{quantile=\"0.500000\"} 8\n"
+                                                  "s{quantile=\"0.900000\"} 8\n"
+                                                  "s{quantile=\"0.990000\"} 1024\n"
+                                                  "s_sum 5880\n"
+                                                  "s_count 100\n");
+    mc_buf_free(&text);
+    mc_metrics_destroy(registry);
+}
+
+static void test_quiet_series_appear_with_their_first_number(void **state) {
+    static const uint64_t bounds[] = {10, UINT64_MAX};
+    struct mc_metrics *registry = mc_metrics_create();
+    struct mc_buf text = {0}, labels = {0};
+    struct mc_metric get = {0}, put = {0};
+    struct mc_steps steps;
+    mc_steps_init(&steps, bounds);
+    mc_metrics_label(&labels, "a", "x");
+    mc_metrics_label(&labels, "b", "\\ \" \n");
+    mc_metrics_register_quiet(registry, MC_METRIC_COUNTER, "ops", "op=\"get\"", "h", &get);
+    mc_metrics_register_quiet(registry, MC_METRIC_COUNTER, "ops", mc_buf_cstr(&labels), "h", &put);
+    mc_metrics_register_quiet(registry, MC_METRIC_STEPS, "lat", "", "h", &steps);
+    assert_string_equal(printed(registry, &text), "# HELP ops h\n# TYPE ops counter\n"
+                                                  "# HELP lat h\n# TYPE lat histogram\n");
+    mc_metric_add(&put, 1);
+    mc_steps_observe(&steps, 11);
+    assert_string_equal(printed(registry, &text),
+                        "# HELP ops h\n# TYPE ops counter\n"
+                        "ops{a=\"x\",b=\"\\\\ \\\" \\n\"} 1\n"
+                        "# HELP lat h\n# TYPE lat histogram\n"
+                        "lat_bucket{le=\"10.000000\"} 0\nlat_bucket{le=\"+Inf\"} 1\n"
+                        "lat_sum 11\nlat_count 1\n");
+    mc_buf_free(&text);
+    mc_buf_free(&labels);
+    mc_metrics_destroy(registry);
+}
+
 #define THREADS 4
 #define ADDS    50000
 
@@ -186,6 +254,9 @@ int main(void) {
         cmocka_unit_test(test_histogram_buckets_hold_what_their_bound_says),
         cmocka_unit_test(test_quantiles_of_a_uniform_spread),
         cmocka_unit_test(test_histogram_text_is_cumulative_and_ends_in_inf),
+        cmocka_unit_test(test_steps_have_the_bounds_that_were_given),
+        cmocka_unit_test(test_a_summary_shows_quantiles),
+        cmocka_unit_test(test_quiet_series_appear_with_their_first_number),
         cmocka_unit_test(test_no_update_is_lost_while_printing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
