@@ -2,7 +2,7 @@
 """Every native call of the package, one after the other: does it free the GIL, does it keep memory?
 
 `gil`: tests/preload/slow_native.c makes every native function that the call asks take long, and says whether the calling thread held
-the GIL in it, which is exact; a thread that ticks must also keep its ticks meanwhile, as many as it had just before beside a wait
+the GIL in it, which is exact; a thread that ticks must also keep its ticks meanwhile, as many as it has before and after beside a wait
 that certainly has no GIL. `leaks`: the call is made many times; what malloc, the interpreter and the kernel say is in use afterwards
 must not grow with the number of calls.
 
@@ -388,7 +388,6 @@ class Slow:
 
 def frees_the_gil(ticker, slow, name, call, delay, native=True):
     """What is wrong with the call, or ""."""
-    least = 0.9 if delay >= 1 else 0.5  # Of a wait that is hardly longer than others' slices of processor time, half must do.
     call()
     for attempt in range(3):
         wait = delay * (1 if delay >= 1 else 3 ** attempt)
@@ -401,7 +400,9 @@ def frees_the_gil(ticker, slow, name, call, delay, native=True):
         if native and not seen:
             print(f"        {name}: asks nothing native", flush=True)
             return ""
+        control = min(control, ticker.beside(lambda: slow.wait(wait))[0])  # Others may have begun to work on this machine.
         share = rate / control if control else 1
+        least = 0.9 if took >= 1 else 0.5  # Of a wait that is hardly longer than others' slices of processor time, half must do.
         if share >= least:
             print(f"{100 * share:6.0f}% {name}: {took:.2f} s in {', '.join(sorted(seen)) or 'a copy'}", flush=True)
             return ""
