@@ -5,7 +5,7 @@
  * twice: with all checks, and only by what clients get to see. The clients are made wrong through
  * their port, so their code is the real one.
  *
- *     test_sim_broken                  all kinds
+ *     test_sim_broken                  all kinds but keep-meta
  *     test_sim_broken KIND SEED MODE   one kind and seed, told event by event; MODE all or outside
  */
 #include <stdio.h>
@@ -14,8 +14,7 @@
 #include "sim/sim.h"
 
 #define SEEDS 200
-/* A late byte, or a late reader, must meet a place that was given away meanwhile; a disk must lose
- * what was replaced there. */
+/* A late byte, or a late reader, must meet a place that was given away meanwhile. */
 #define SEEDS_RARE 1000
 
 static const struct {
@@ -65,9 +64,8 @@ static bool caught(size_t kind, uint64_t seed, bool outside_only, bool verbose) 
 }
 
 static bool caught_within(size_t kind, bool outside_only) {
-    bool rare = KINDS[kind].client == SIM_BREAK_HIDE_DOUBT ||
-                KINDS[kind].client == SIM_BREAK_KEEP_META ||
-                KINDS[kind].master == MC_BREAK_MOVE_FREES;
+    bool rare =
+        KINDS[kind].client == SIM_BREAK_HIDE_DOUBT || KINDS[kind].master == MC_BREAK_MOVE_FREES;
     unsigned seeds = rare ? SEEDS_RARE : SEEDS;
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         if (caught(kind, seed, outside_only, false)) {
@@ -89,10 +87,13 @@ int main(int argc, char **argv) {
         return 2;
     }
     for (size_t kind = 0; kind < MC_ARRAY_LEN(KINDS); kind++) {
-        if (argc != 4) {
+        /* Since the master has disks drop what was replaced, not one of 1,000 seeds shows that the
+         * disk itself does not: unit_tier_test_bucket_objects_survive does. */
+        bool by_hand = KINDS[kind].client == SIM_BREAK_KEEP_META;
+        if (argc != 4 && !by_hand) {
             all = caught_within(kind, false) && all;
             all = (!KINDS[kind].outside || caught_within(kind, true)) && all;
-        } else if (strcmp(argv[1], KINDS[kind].name) == 0 &&
+        } else if (argc == 4 && strcmp(argv[1], KINDS[kind].name) == 0 &&
                    mc_parse_u64(argv[2], 0, UINT64_MAX, &seed) == MC_OK) {
             (void)caught(kind, seed, strcmp(argv[3], "outside") == 0, true);
         }
