@@ -411,6 +411,10 @@ void mc_object_set_replicas(struct mc_shard *shard, struct mc_object *o,
  * at once or at free_at_ms (0 = at once). */
 void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struct mc_object *o,
                               unsigned i, uint64_t free_at_ms);
+/* Forgets the key's first replica of this type, and of this client when it is not NULL; the object
+ * goes with its last. */
+enum mc_status mc_object_forget_replica(struct mc_call *call, const struct mc_key *key, int type,
+                                        const struct mc_uuid *client);
 /* Erases the object and frees its extents at once: nobody may be reading or writing them. */
 void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
 /* Erases the object; its extents are freed at once, or later: complete ones when the last lease has

@@ -203,22 +203,5 @@ enum mc_status mc_disk_holds(struct mc_call *call, const struct mw_a_on_disk *a,
 
 enum mc_status mc_disk_forget(struct mc_call *call, const struct mc_key *key,
                               struct mc_uuid client) {
-    struct mc_shard *shard = mc_shard_of(call->m, key->hash);
-    enum mc_status status = MC_OBJECT_NOT_FOUND;
-    mc_lock_acquire(&shard->lock);
-    struct mc_object *o = mc_object_find(call->m, shard, key);
-    for (unsigned i = 0; o && i < o->replica_count; i++) {
-        const struct mc_replica *r = mc_object_replica(o, i);
-        status = MC_REPLICA_NOT_FOUND;
-        if (r->type == MC_REPLICA_LOCAL_DISK && mc_uuid_eq(r->segment->client, client)) {
-            mc_object_remove_replica(call->m, shard, o, i, 0);
-            status = MC_OK;
-            if (o->replica_count == 0) {
-                mc_object_erase(call->m, shard, o);
-            }
-            break;
-        }
-    }
-    mc_lock_release(&shard->lock);
-    return status;
+    return mc_object_forget_replica(call, key, MC_REPLICA_LOCAL_DISK, &client);
 }

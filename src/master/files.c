@@ -87,21 +87,5 @@ enum mc_status mc_file_revoke(struct mc_object *o) {
 }
 
 enum mc_status mc_file_forget(struct mc_call *call, const struct mc_key *key) {
-    struct mc_shard *shard = mc_shard_of(call->m, key->hash);
-    enum mc_status status = MC_OBJECT_NOT_FOUND;
-    mc_lock_acquire(&shard->lock);
-    struct mc_object *o = mc_object_find(call->m, shard, key);
-    for (unsigned i = 0; o && i < o->replica_count; i++) {
-        status = MC_REPLICA_NOT_FOUND;
-        if (mc_object_replica(o, i)->type == MC_REPLICA_DISK) {
-            mc_object_remove_replica(call->m, shard, o, i, 0);
-            status = MC_OK;
-            if (o->replica_count == 0) {
-                mc_object_erase(call->m, shard, o);
-            }
-            break;
-        }
-    }
-    mc_lock_release(&shard->lock);
-    return status;
+    return mc_object_forget_replica(call, key, MC_REPLICA_DISK, NULL);
 }

@@ -207,6 +207,28 @@ void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struc
     }
 }
 
+enum mc_status mc_object_forget_replica(struct mc_call *call, const struct mc_key *key, int type,
+                                        const struct mc_uuid *client) {
+    struct mc_shard *shard = mc_shard_of(call->m, key->hash);
+    enum mc_status status = MC_OBJECT_NOT_FOUND;
+    mc_lock_acquire(&shard->lock);
+    struct mc_object *o = mc_object_find(call->m, shard, key);
+    for (unsigned i = 0; o && i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        status = MC_REPLICA_NOT_FOUND;
+        if (r->type == type && (client == NULL || mc_uuid_eq(r->segment->client, *client))) {
+            mc_object_remove_replica(call->m, shard, o, i, 0);
+            status = MC_OK;
+            if (o->replica_count == 0) {
+                mc_object_erase(call->m, shard, o);
+            }
+            break;
+        }
+    }
+    mc_lock_release(&shard->lock);
+    return status;
+}
+
 bool mc_object_readable(const struct mc_master *m, struct mc_object *o) {
     if (mc_object_striped(o) && !mc_stripes_whole(o, true)) {
         return false;

@@ -399,3 +399,19 @@ void answers_that_are_no_answers_are_errors(void **state) {
                     (i == 1 && status == MC_ERR_CLOSED)); /* cut off */
     }
 }
+
+/* The connection dies between two calls: neither an error nor, with the signal's default action,
+ * the end of this process. Many rounds, because it matters what of the death has arrived. */
+void a_broken_connection_is_not_noticed(void **state) {
+    struct store_world *w = *state;
+    struct mc_meta_kv *kv = store_open(w, 30);
+    assert_true(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
+    assert_ok(w->ops->put(kv, "mooncake/ram/x", mc_str_from("{}"), false));
+    for (int i = 0; i < 5; i++) {
+        mc_test_service_kill(&w->service);
+        mc_test_service_run(&w->service);
+        assert_ok(w->ops->put(kv, "mooncake/ram/x", mc_str_from("{}"), false));
+        assert_true(store_holds(w, "mooncake/ram/x", "{}"));
+    }
+    w->ops->close(kv);
+}

@@ -36,6 +36,7 @@ void records_of_a_killed_publisher_go(void **state);
 void a_lasting_record_stays(void **state);
 void what_a_restarted_service_lost_comes_back(void **state);
 void a_service_that_is_away_is_an_error_and_its_return_is_noticed(void **state);
+void a_broken_connection_is_not_noticed(void **state);
 void the_next_endpoint_is_asked(void **state);
 void answers_that_are_no_answers_are_errors(void **state);
 

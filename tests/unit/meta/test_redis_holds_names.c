@@ -3,7 +3,6 @@
  * dead and published again; passwords, users and databases are obeyed; replicas are passed over.
  * MC_TEST_THREADS
  */
-#include <signal.h>
 #include <stdio.h>
 
 #include "unit/meta/store_scenarios.h"
@@ -85,22 +84,6 @@ static void a_replica_is_passed_over(void **state) {
     assert_true(store_holds(w, "mooncake/ram/x", "{}"));
     w->ops->close(kv);
     mc_test_service_stop(&replica);
-}
-
-/* The connection dies between two calls: neither an error nor, with the signal's default action,
- * the end of this process. Many rounds, because it matters what of the death has arrived. */
-static void a_broken_connection_is_not_noticed(void **state) {
-    struct store_world *w = *state;
-    struct mc_meta_kv *kv = store_open(w, 30);
-    assert_true(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
-    assert_ok(w->ops->put(kv, "mooncake/ram/x", mc_str_from("{}"), false));
-    for (int i = 0; i < 5; i++) {
-        mc_test_service_kill(&w->service);
-        mc_test_service_run(&w->service);
-        assert_ok(w->ops->put(kv, "mooncake/ram/x", mc_str_from("{}"), false));
-        assert_true(store_holds(w, "mooncake/ram/x", "{}"));
-    }
-    w->ops->close(kv);
 }
 
 static void a_lease_is_the_records_own(void **state) {

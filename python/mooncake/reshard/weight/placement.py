@@ -39,7 +39,8 @@ def covers(tensor: TensorDescriptor, fragments: Sequence) -> bool:
 
 # ---- one fragment, one part ----
 
-def _check_fragments(tensors: Sequence[TensorDescriptor], fragments: Sequence[PlacementFragment]) -> None:
+def check_geometry(tensors: Sequence[TensorDescriptor], fragments: Sequence) -> None:
+    """Each name is there once, and each fragment is of one of the tensors and inside it."""
     unique([tensor.tensor_id for tensor in tensors], "tensor_id")
     unique([fragment.fragment_id for fragment in fragments], "fragment_id")
     by_id = {tensor.tensor_id: tensor for tensor in tensors}
@@ -49,6 +50,10 @@ def _check_fragments(tensors: Sequence[TensorDescriptor], fragments: Sequence[Pl
         validate_fragment_geometry(by_id[fragment.tensor_id], fragment_id=fragment.fragment_id,
                                    global_offset=fragment.global_offset, local_shape=fragment.local_shape,
                                    nbytes=fragment.nbytes)
+
+
+def _check_fragments(tensors: Sequence[TensorDescriptor], fragments: Sequence[PlacementFragment]) -> None:
+    check_geometry(tensors, fragments)
     for (tensor_id, rank), held in grouped(fragments, lambda item: (item.tensor_id, item.rank)).items():
         if boxes_overlap([box(item) for item in held]):
             raise ValueError(f"fragments of {tensor_id} overlap on {rank}")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from .._checks import aliases as checked_aliases
-from .._checks import an, assign, canonical_json, digest, integer, integers, items, sequence, sha256_hex, texts, u64, unique
+from .._checks import an, assign, canonical_json, digest, integer, integers, items, sequence, sha256_hex, texts, u64
 from ..contracts import ResourceId, ResourceKind, RevisionId, StoredFragmentId, TensorId
-from .placement import box, covers, grouped
+from .placement import box, check_geometry, covers, grouped
 from .serde import members, parsed, tensor_in, weight_resource
-from .types import TensorDescriptor, validate_fragment_geometry
+from .types import TensorDescriptor
 
 FRAGMENT = ("fragment_id", "tensor_id", "global_offset", "local_shape", "object_key", "object_offset", "nbytes", "aliases")
 NAMES = ("namespace", "resource_id", "revision", "weight_generation", "group_id", "manifest_key", "created_at")
@@ -116,15 +116,7 @@ class WeightManifest:
 
 
 def _check_coverage(tensors: Sequence[TensorDescriptor], fragments: Sequence[StoredFragment]) -> None:
-    unique([tensor.tensor_id for tensor in tensors], "tensor_id")
-    unique([fragment.fragment_id for fragment in fragments], "fragment_id")
-    by_id = {tensor.tensor_id: tensor for tensor in tensors}
-    for fragment in fragments:
-        if fragment.tensor_id not in by_id:
-            raise ValueError(f"fragment {fragment.fragment_id} is of the unknown tensor {fragment.tensor_id}")
-        validate_fragment_geometry(by_id[fragment.tensor_id], fragment_id=fragment.fragment_id,
-                                   global_offset=fragment.global_offset, local_shape=fragment.local_shape,
-                                   nbytes=fragment.nbytes)
+    check_geometry(tensors, fragments)
     held = grouped(fragments, lambda item: item.tensor_id)
     for tensor in tensors:
         if not covers(tensor, held.get(tensor.tensor_id, ())):
