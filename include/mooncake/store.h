@@ -317,7 +317,7 @@ MC_MUST_USE enum mc_status mc_store_clear_replicas(struct mc_store *s, const cha
  * so, and bytes read since the last valid answer must be thrown away. A view of a copy in the hot
  * cache shows the object as it was when the view was opened, and is valid until it is released,
  * whatever becomes of the object and of the cache's room; so is one of an object that is on disk
- * only, which is a copy of its own.
+ * only, or striped: it is nowhere in one piece, and its view is a copy of its own.
  * MC_REPLICA_NOT_IN_LOCAL_MEMORY when no replica can be mapped; MC_CHECKSUM_MISMATCH, when
  * checksums are on; MC_ERR_NO_MEMORY. */
 struct mc_store_view {

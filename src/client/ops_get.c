@@ -9,7 +9,8 @@
  * bounded: each one moves bytes, uses up one of a key's attempts, or ends the chunk.
  *
  * A striped object is read from one copy of each stripe. When one fails, the next copy of that
- * stripe takes its place, and what was read stays: it is of the same version, under one lease.
+ * stripe takes its place, and what was read stays: it is of the same version, under one lease. When
+ * the checksum finds damage, the damaged stripes are found by comparing copies (ops_get_mend.c).
  *
  * Reading parts of objects is the same: a key's stream of bytes is then not the object but the
  * caller's ranges, one after the other. A read of a session differs in that it brings the lease and
@@ -504,12 +505,14 @@ static void verify(struct mc_get_chunk *chunk, struct mc_get_key *key, uint64_t 
         mc_error("the bytes read are not the bytes written: key=%.*s replica=%llu endpoint=%.*s",
                  (int)key->key.len, key->key.ptr, (unsigned long long)key->replica->id,
                  (int)key->replica->memory.endpoint.len, key->replica->memory.endpoint.ptr);
-        key->tried |= 1ull << key->replica_index;
-        for (unsigned i = 0; i < key->stripes; i++) { /* nobody knows which */
-            key->tried |= 1ull << key->chosen[i];
+        if (!mc_get_mend(chunk, key)) {
+            key->tried |= 1ull << key->replica_index;
+            for (unsigned i = 0; i < key->stripes; i++) { /* nobody knows which */
+                key->tried |= 1ull << key->chosen[i];
+            }
+            start_over(key, MC_CHECKSUM_MISMATCH);
+            return;
         }
-        start_over(key, MC_CHECKSUM_MISMATCH);
-        return;
     }
     mc_get_offer_hot(chunk, key);
     mc_get_finish(key, MC_OK);

@@ -83,6 +83,11 @@ bool mc_get_is_checked(const struct mc_get_chunk *chunk, const struct mc_get_key
 /* Whether that checksum says so. */
 bool mc_get_is_damaged(const struct mc_get_chunk *chunk, const struct mc_get_key *key);
 
+/* ops_get_mend.c: the checksum says that the bytes of a striped object are damaged; takes what is
+ * damaged from other copies. True when the caller has the object's bytes now, read under the lease.
+ */
+bool mc_get_mend(struct mc_get_chunk *chunk, struct mc_get_key *key);
+
 /* The master's answer about a key, in whichever words. */
 struct mc_get_answer {
     enum mc_status status;

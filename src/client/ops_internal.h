@@ -204,6 +204,14 @@ static inline struct mc_ops_run mc_ops_stripe_at(unsigned stripes, uint64_t offs
 }
 /* Replicas that were just allocated: how many stripes each copy has, 0 = each holds it all. */
 unsigned mc_ops_stripes(const struct mc_vec *replicas, uint64_t object_bytes);
+/* The writes of bytes [offset, offset + length) of a striped object to all of its copies; how many
+ * there are, and how many there may be of `length` bytes in so many parts. */
+size_t mc_ops_stripe_writes(const struct mc_vec *replicas, unsigned stripes, const void *from,
+                            uint64_t offset, uint64_t length, struct mc_port_move *moves);
+static inline size_t mc_ops_stripe_moves(const struct mc_vec *replicas, unsigned stripes,
+                                         uint64_t length, size_t parts) {
+    return replicas->count / stripes * (length / MW_STRIPE_UNIT + 2 * (parts + 1));
+}
 /* What the answer says of the stripes, 0 = none; MC_INVALID_REPLICA when it contradicts itself. */
 MC_MUST_USE enum mc_status mc_ops_object_stripes(const struct mw_object *object, unsigned *stripes);
 /* The replicas with their stripes, 0 = each has all, give the whole object. */

@@ -354,37 +354,45 @@ static size_t count_moves(const struct put_chunk *chunk) {
     for (size_t i = 0; i < chunk->count; i++) {
         const struct put_key *key = &chunk->keys[i];
         if (key->state == PUT_STARTED) {
-            size_t runs = key->length / MW_STRIPE_UNIT + 2 * (key->item->slice_count + 1);
-            moves += key->stripes > 0 ? key->replicas.count / key->stripes * runs
+            moves += key->stripes > 0 ? mc_ops_stripe_moves(&key->replicas, key->stripes,
+                                                            key->length, key->item->slice_count)
                                       : key->replicas.count * key->item->slice_count;
         }
     }
     return moves;
 }
 
-/* Adds the moves of one key to its stripes, each to all of its copies. */
+size_t mc_ops_stripe_writes(const struct mc_vec *replicas, unsigned stripes, const void *from,
+                            uint64_t offset, uint64_t length, struct mc_port_move *moves) {
+    const struct mw_replica *replica = replicas->items;
+    size_t n = 0;
+    for (uint64_t done = 0, step; done < length; done += step) {
+        struct mc_ops_run run = mc_ops_stripe_at(stripes, offset + done);
+        step = mc_min_u64(run.length, length - done);
+        for (size_t r = run.stripe; r < replicas->count; r += stripes) {
+            moves[n++] = (struct mc_port_move){.op = MC_TRANSFER_WRITE,
+                                               .local = (char *)(uintptr_t)from + done,
+                                               .endpoint = replica[r].memory.endpoint,
+                                               .remote_addr = replica[r].memory.address + run.at,
+                                               .length = step,
+                                               .status = MC_INTERNAL_ERROR};
+        }
+    }
+    return n;
+}
+
 static size_t add_stripes(struct put_key *key, uint32_t index, struct mc_port_move *moves,
                           uint32_t *owners) {
-    const struct mw_replica *replica = key->replicas.items;
     size_t n = 0;
     uint64_t offset = 0;
     for (size_t s = 0; s < key->item->slice_count; s++) {
         const struct mc_slice *slice = &key->item->slices[s];
-        for (uint64_t done = 0; done < slice->length;) {
-            struct mc_ops_run run = mc_ops_stripe_at(key->stripes, offset);
-            uint64_t length = mc_min_u64(run.length, slice->length - done);
-            for (size_t r = run.stripe; r < key->replicas.count; r += key->stripes) {
-                moves[n] = (struct mc_port_move){.op = MC_TRANSFER_WRITE,
-                                                 .local = (char *)slice->ptr + done,
-                                                 .endpoint = replica[r].memory.endpoint,
-                                                 .remote_addr = replica[r].memory.address + run.at,
-                                                 .length = length,
-                                                 .status = MC_INTERNAL_ERROR};
-                owners[n++] = index;
-            }
-            done += length;
-            offset += length;
-        }
+        n += mc_ops_stripe_writes(&key->replicas, key->stripes, slice->ptr, offset, slice->length,
+                                  moves + n);
+        offset += slice->length;
+    }
+    for (size_t i = 0; i < n; i++) {
+        owners[i] = index;
     }
     return n;
 }

@@ -49,9 +49,11 @@ static enum mc_status keep(struct mc_ops *ops, struct mc_str key, struct mc_uuid
     const struct mw_replica *replica = replicas->items;
     size_t memory = 0;
     bool has_disk = false;
+    unsigned stripes = mc_ops_stripes(replicas, size);
     for (size_t i = 0; i < replicas->count; i++) {
         has_disk |= replica[i].tag == MW_TAG_DISK;
-        memory += replica[i].tag == MW_TAG_MEMORY && replica[i].memory.size == size;
+        memory +=
+            replica[i].tag == MW_TAG_MEMORY && (stripes > 0 || replica[i].memory.size == size);
     }
     if (memory == 0 || memory + has_disk != replicas->count) {
         return MC_INVALID_REPLICA;
@@ -61,6 +63,7 @@ static enum mc_status keep(struct mc_ops *ops, struct mc_str key, struct mc_uuid
     session->writer = writer;
     session->size = size;
     session->has_disk = has_disk;
+    session->lease.stripes = stripes;
     session->closes_at_ns = asked_ns + MC_STORE_PUT_SESSION_S * MC_SEC;
     pthread_mutex_lock(&ops->lock);
     /* The master gives a key to one put at a time; an entry that is here lost it. */
@@ -103,8 +106,13 @@ static void start_chunk(struct mc_ops *ops, struct mc_ops_call *call, const stru
         .client = writer, .keys = {names, n}, .lengths = {lengths, n}, .tenant = ops->tenant};
     mc_ops_wire_config(ops, call, config, groups, n, &args.config);
     struct mc_vec answers = {0};
-    enum mc_status status = mc_ops_start_puts(ops, call, &args, false, config, expected, 0,
-                                              mc_ops_deadline(ops), &answers);
+    bool large = false;
+    for (size_t i = 0; i < n && mc_ops_master_is_ours(ops); i++) {
+        large = large || lengths[i] >= ops->stripe_bytes;
+    }
+    enum mc_status status =
+        mc_ops_start_puts(ops, call, &args, false, config, expected, large ? ops->stripe_bytes : 0,
+                          mc_ops_deadline(ops), &answers);
     uint64_t asked = call->asked_ns;
     if (status == MC_RPC_FAIL || status == MC_RPC_TIMEOUT) { /* perhaps carried out */
         struct mc_vec revoked;
@@ -178,6 +186,7 @@ static enum mc_status check_ranges(const struct mc_store_range_item *item, uint6
 /* What a call that writes needs to know of a session. */
 struct use {
     struct mc_vec replicas;
+    unsigned stripes; /* of each copy; 0 = each replica holds it all */
     uint64_t size;
     uint64_t *sums; /* of the item's ranges, each shifted to its place; NULL = not to be had */
     bool in_doubt;
@@ -201,7 +210,8 @@ static enum mc_status use(struct mc_ops *ops, struct mc_store_range_item *item,
     if (status == MC_OK) {
         session->users++;
         mc_session_copy_list(arena, &session->lease.list, &list);
-        *out = (struct use){.replicas = list.replicas, .size = session->size};
+        *out = (struct use){
+            .replicas = list.replicas, .stripes = session->lease.stripes, .size = session->size};
     }
     pthread_mutex_unlock(&ops->lock);
     return status;
@@ -244,31 +254,35 @@ static void release(struct mc_ops *ops, struct mc_str key, const struct mc_store
     pthread_mutex_unlock(&ops->lock);
 }
 
-struct write_move {
-    size_t item;
-    struct mc_store_range *range;
-};
+/* How many moves one item may need. */
+static size_t count_moves(const struct mc_store_range_item *item, const struct use *use) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < item->range_count; i++) {
+        total += item->ranges[i].length;
+    }
+    return use->stripes > 0
+               ? mc_ops_stripe_moves(&use->replicas, use->stripes, total, item->range_count)
+               : use->replicas.count * item->range_count;
+}
 
-/* The moves of one item to each of its replicas. */
-static size_t add_moves(struct mc_store_range_item *item, size_t index,
-                        const struct mc_vec *replicas, struct mc_port_move *moves,
-                        struct write_move *owners) {
-    const struct mw_replica *replica = replicas->items;
+/* The moves of one range to each replica. */
+static size_t add_range(const struct mc_store_range *range, const struct use *use,
+                        struct mc_port_move *moves) {
+    const struct mw_replica *replica = use->replicas.items;
     size_t n = 0;
-    for (size_t r = 0; r < replicas->count; r++) {
-        for (size_t i = 0; replica[r].tag == MW_TAG_MEMORY && i < item->range_count; i++) {
-            struct mc_store_range *range = &item->ranges[i];
-            if (range->length == 0) {
-                continue;
-            }
-            moves[n] =
+    if (use->stripes > 0) {
+        return mc_ops_stripe_writes(&use->replicas, use->stripes, range->ptr, range->offset,
+                                    range->length, moves);
+    }
+    for (size_t r = 0; r < use->replicas.count && range->length > 0; r++) {
+        if (replica[r].tag == MW_TAG_MEMORY) {
+            moves[n++] =
                 (struct mc_port_move){.op = MC_TRANSFER_WRITE,
                                       .local = range->ptr,
                                       .endpoint = replica[r].memory.endpoint,
                                       .remote_addr = replica[r].memory.address + range->offset,
                                       .length = range->length,
                                       .status = MC_INTERNAL_ERROR};
-            owners[n++] = (struct write_move){index, range};
         }
     }
     return n;
@@ -283,26 +297,32 @@ static void write_chunk(struct mc_ops *ops, struct mc_ops_call *call,
         items[i].length = 0;
         items[i].status = use(ops, &items[i], &call->arena, &uses[i]);
         used[i] = items[i].status == MC_OK;
-        capacity += used[i] ? uses[i].replicas.count * items[i].range_count : 0;
+        capacity += used[i] ? count_moves(&items[i], &uses[i]) : 0;
     }
     struct mc_port_move *moves = mc_arena_alloc(&call->arena, (capacity + 1) * sizeof(*moves));
-    struct write_move *owners = mc_arena_alloc(&call->arena, (capacity + 1) * sizeof(*owners));
+    size_t *ends = mc_arena_alloc(&call->arena, count * sizeof(*ends)); /* of each item's moves */
     size_t n = 0;
     for (size_t i = 0; i < count; i++) {
         if (used[i]) {
             sum_ranges(ops, &items[i], &call->arena, &uses[i]);
-            n += add_moves(&items[i], i, &uses[i].replicas, moves + n, owners + n);
+            for (size_t r = 0; r < items[i].range_count; r++) {
+                n += add_range(&items[i].ranges[r], &uses[i], moves + n);
+            }
         }
+        ends[i] = n;
     }
     if (n > 0) {
         ops->port->ops->move(ops->port, moves, n, mc_ops_deadline(ops));
     }
     uint64_t written = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, item = 0; i < n; i++) {
+        while (i >= ends[item]) {
+            item++;
+        }
         written += moves[i].status == MC_OK ? moves[i].length : 0;
         if (moves[i].status != MC_OK) {
-            items[owners[i].item].status = MC_TRANSFER_FAIL;
-            uses[owners[i].item].in_doubt |= moves[i].status == MC_ERR_TIMEOUT;
+            items[item].status = MC_TRANSFER_FAIL;
+            uses[item].in_doubt |= moves[i].status == MC_ERR_TIMEOUT;
         }
     }
     mc_metric_add(&ops->counters.written_bytes, (int64_t)written);

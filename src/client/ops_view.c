@@ -6,9 +6,9 @@
  * its replica gone or was answered after the lease had ended: between the two the bytes may have
  * been somebody else's.
  *
- * An object that is on disk only has nothing that could be mapped: its view holds a copy, which no
- * lease bounds. So is that of an object with a copy in the hot cache: the copy itself, which stays
- * what the object was when the view was opened.
+ * An object that is on disk only, or striped, has nothing that could be mapped: its view holds a
+ * copy, which no lease bounds. So is that of an object with a copy in the hot cache: the copy
+ * itself, which stays what the object was when the view was opened.
  */
 #include "client/ops_internal.h"
 
@@ -28,7 +28,8 @@ struct mc_view_record {
     struct mc_str key;
     struct mc_str endpoint;
     const void *data;
-    void *copy; /* not NULL: the data, of an object that was on disk only; the rest is unused */
+    void *copy; /* not NULL: the data, of an object that is nowhere in one piece; the rest is unused
+                 */
     struct mc_hot_entry *hot; /* or the same of an entry of the cache */
     uint64_t replica_id;
     uint64_t address;
@@ -177,7 +178,7 @@ static void *make_copy(void *ctx, size_t length) {
     return *copy;
 }
 
-/* A view of what is on disk only: whatever a get gives. */
+/* A view of what is nowhere in memory in one piece: whatever a get gives. */
 static enum mc_status view_copy(struct mc_ops *ops, struct mc_str key, struct mc_ops_view *view) {
     void *copy = NULL;
     char *name = mc_str_dup(key);
@@ -194,7 +195,8 @@ static enum mc_status view_copy(struct mc_ops *ops, struct mc_str key, struct mc
     return MC_OK;
 }
 
-/* The master's answer; *done when the view is a copy of the cache already. */
+/* The master's answer; *done when the view is a copy of the cache already. MC_NOT_SUPPORTED: the
+ * object is striped, nowhere in one piece. */
 static enum mc_status ask(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
                           uint64_t deadline_ns, struct mw_replica_list *list,
                           struct mc_ops_view *view, bool *done) {
@@ -209,7 +211,7 @@ static enum mc_status ask(struct mc_ops *ops, struct mc_ops_call *call, struct m
             MC_TRY(mc_ops_status(object->error));
             *list = object->value.list;
             *done = mc_ops_view_hot(ops, key, object->value.version, &list->checksum, view);
-            return *done || object->value.stripes <= 1 ? MC_OK : MC_REPLICA_NOT_IN_LOCAL_MEMORY;
+            return *done || object->value.stripes <= 1 ? MC_OK : MC_NOT_SUPPORTED;
         }
         if (status != MC_NOT_SUPPORTED) {
             return status;
@@ -218,9 +220,6 @@ static enum mc_status ask(struct mc_ops *ops, struct mc_ops_call *call, struct m
     }
     MC_TRY(mc_ops_rpc(ops, call, MC_RPC_GetReplicaList, &args, &answer, deadline_ns,
                       MC_OPS_IDEMPOTENT));
-    if (answer.error == MC_NOT_SUPPORTED) {
-        return MC_REPLICA_NOT_IN_LOCAL_MEMORY; /* striped: it is nowhere in one piece */
-    }
     *list = answer.value;
     return mc_ops_status(answer.error);
 }
@@ -230,12 +229,12 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
     uint64_t deadline_ns = mc_ops_deadline(ops);
     struct mw_replica_list list;
     bool done;
-    MC_TRY(ask(ops, call, key, deadline_ns, &list, view, &done));
-    if (done) {
-        return MC_OK;
-    }
-    if (on_disk_only(ops, &list)) {
+    enum mc_status status = ask(ops, call, key, deadline_ns, &list, view, &done);
+    if (status == MC_NOT_SUPPORTED || (status == MC_OK && !done && on_disk_only(ops, &list))) {
         return view_copy(ops, key, view);
+    }
+    if (status != MC_OK || done) {
+        return status;
     }
     const void *data = NULL;
     const struct mw_replica *replica = NULL;

@@ -162,7 +162,11 @@ static void test_pieces_in_and_ranges_out(void **state) {
         }
     }
     struct mc_store_view view;
-    assert_int_equal(mc_store_view(f->reader, "p", &view), MC_REPLICA_NOT_IN_LOCAL_MEMORY);
+    assert_ok(mc_store_view(f->reader, "p", &view)); /* gathered: it is nowhere in one piece */
+    assert_int_equal(view.length, size);
+    mc_test_verify(view.data, size, 9);
+    assert_true(mc_store_view_valid(&view));
+    mc_store_view_release(f->reader, &view);
 }
 
 /* In a batch with others, which do not change by it. */

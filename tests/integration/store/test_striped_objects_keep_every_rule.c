@@ -1,6 +1,6 @@
 /*
- * What holds for every object holds for striped ones with two copies: a damaged stripe is found by
- * the checksum and read from its other copy, a put on a condition takes place on it only, a life
+ * What holds for every object holds for striped ones with two copies: damaged stripes are found by
+ * the checksum and read from the other copy, a put on a condition takes place on it only, a life
  * ends, a batch of the hot cache's copies and others is right, and the bytes put are the bytes that
  * every reader gets.
  */
@@ -108,6 +108,21 @@ static void test_a_damaged_stripe_is_read_from_its_other_copy(void **state) {
     assert_ok(get(client, "damaged", 1));
     assert_ok(get(client, "damaged", 1));
     damage(&stripes[1]);
+    /* Each copy in another stripe: nothing is lost. */
+    assert_ok(put("apart", 11, &TWO));
+    assert_ok(mc_store_replicas(client, "apart", stripes, 8, &count));
+    damage(&stripes[0]);
+    damage(&stripes[3]);
+    for (unsigned i = 0; i < 2; i++) { /* which copies are read first changes */
+        struct mc_slice pieces[] = {{got, 7}, {got + 7, 9 * MIB}, {got + 7 + 9 * MIB, SIZE}};
+        struct mc_store_item item = {.key = "apart", .slices = pieces, .slice_count = 3};
+        pieces[2].length = SIZE - 7 - 9 * MIB;
+        memset(got, 0, SIZE);
+        assert_ok(mc_store_get_batch(client, &item, 1));
+        assert_ok(item.status);
+        mc_test_verify(got, SIZE, 11);
+    }
+    assert_ok(mc_store_remove(client, "apart", true));
     assert_ok(put("both", 2, &TWO));
     assert_ok(mc_store_replicas(client, "both", stripes, 8, &count));
     damage(&stripes[0]);
@@ -122,7 +137,6 @@ static void test_the_cache_has_striped_objects_too(void **state) {
     struct mc_store_view view;
     uint64_t hits = counter("mooncake_client_hot_cache_hits");
     assert_ok(put("hot", 3, NULL));
-    assert_int_equal(mc_store_view(client, "hot", &view), MC_REPLICA_NOT_IN_LOCAL_MEMORY);
     for (unsigned i = 0; i < 3; i++) {
         assert_ok(get(client, "hot", 3));
     }
@@ -168,6 +182,32 @@ static void test_conditions_and_lives(void **state) {
     }
 }
 
+static void test_put_sessions_write_stripes_too(void **state) {
+    static const char *const KEY[] = {"session"};
+    static const size_t CUTS[] = {0, 5, MIB - 1, 20 * MIB, 20 * MIB + 3, SIZE};
+    uint64_t size = SIZE;
+    enum mc_status result;
+    mc_test_fill(value, SIZE, 21);
+    assert_ok(mc_store_put_session_start(client, KEY, &size, 1, &TWO, &result));
+    assert_ok(result);
+    for (size_t i = MC_ARRAY_LEN(CUTS) - 1; i-- > 0;) { /* from behind, in two calls */
+        struct mc_store_range range = {value + CUTS[i], CUTS[i + 1] - CUTS[i], CUTS[i], MC_OK};
+        struct mc_store_range_item item = {.key = KEY[0], .ranges = &range, .range_count = 1};
+        assert_ok(mc_store_put_session_write(client, &item, 1));
+        assert_ok(item.status);
+        assert_int_equal(item.length, range.length);
+    }
+    assert_ok(mc_store_put_session_end(client, KEY, 1, &result));
+    assert_ok(result);
+    struct mc_object_info info = inspect("session");
+    assert_int_equal(info.stripes, 2);
+    assert_int_equal(info.replicas, 2);
+    assert_true(info.has_checksum);
+    assert_ok(get(nodes[0], "session", 21));
+    assert_ok(get(client, "session", 21));
+    assert_ok(mc_store_remove(client, "session", true));
+}
+
 int main(int argc, char **argv) {
     if (cluster_is_child(argc, argv)) {
         return cluster_child(argc, argv);
@@ -176,6 +216,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_damaged_stripe_is_read_from_its_other_copy),
         cmocka_unit_test(test_the_cache_has_striped_objects_too),
         cmocka_unit_test(test_conditions_and_lives),
+        cmocka_unit_test(test_put_sessions_write_stripes_too),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
