@@ -34,14 +34,17 @@ function(mc_link_label_helpers test label)
   if(NOT TARGET mooncake_test_${label})
     if(NOT label STREQUAL sim)
       add_library(mooncake_test_${label} STATIC ${helpers})
-    else() # thousands of small masters: an index of 8 shards instead of 1024
+    else() # thousands of small masters: an index of 8 shards instead of 1024, and small stripes
       # No archive: what stands in for libc's calls is also needed by what comes later on the linker's line.
       add_library(mooncake_test_sim OBJECT ${helpers})
-      file(GLOB master_sources CONFIGURE_DEPENDS src/master/*.c)
-      add_library(mooncake_sim_master OBJECT ${master_sources})
-      target_compile_definitions(mooncake_sim_master PRIVATE MC_SHARD_BITS=3u)
-      target_link_libraries(mooncake_sim_master PRIVATE mooncake_static)
-      target_link_libraries(mooncake_test_sim PUBLIC $<TARGET_OBJECTS:mooncake_sim_master>)
+      file(GLOB resized CONFIGURE_DEPENDS src/master/*.c src/client/ops*.c)
+      add_library(mooncake_sim_resized OBJECT ${resized})
+      target_compile_definitions(mooncake_sim_resized PRIVATE MC_SHARD_BITS=3u MC_HEAT_BITS=8u)
+      foreach(target mooncake_sim_resized mooncake_test_sim)
+        target_compile_definitions(${target} PRIVATE MW_STRIPE_UNIT=128ull MW_STRIPE_LEAST=256ull)
+      endforeach()
+      target_link_libraries(mooncake_sim_resized PRIVATE mooncake_static)
+      target_link_libraries(mooncake_test_sim PUBLIC $<TARGET_OBJECTS:mooncake_sim_resized>)
       # The simulated disk stands below libc: tests/sim/disk.h.
       foreach(call open64 close read write writev pread64 pwrite64 ftruncate64 fallocate64 fsync fdatasync
               sync_file_range stat64 fstat64 statvfs64 opendir readdir64 closedir mkdir rename unlink flock

@@ -699,6 +699,8 @@ enum mc_status mc_stripes_place(struct mc_call *call, const struct mc_key *key,
                                 unsigned *count);
 /* Of its smallest extent possible. */
 uint64_t mc_stripes_least_bytes(const struct mc_call *call, const struct mc_put *put);
+/* What its tenant would be charged for all of it; 0 = it would not be striped. The same. */
+uint64_t mc_stripes_charge(const struct mc_call *call, const struct mc_put *put);
 
 bool mc_exists(struct mc_call *call, const struct mc_key *key);
 /* What is known of the object; grants no lease. */

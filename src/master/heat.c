@@ -16,14 +16,18 @@
 
 #include "base/log.h"
 
+#ifndef MC_HEAT_BITS /* fewer where a thousand small masters are made: tests/sim */
+#define MC_HEAT_BITS 16u
+#endif
 #define ROWS           4u
-#define SLOTS          (1u << 16)
+#define SLOTS          (1u << MC_HEAT_BITS)
 #define CANDIDATES_MAX 256u
 #define EXTRAS_MAX     4096u
 #define ROOM           0.95 /* of the high watermark */
 
 struct extra { /* a copy that was asked for */
     uint64_t hash;
+    uint64_t version;   /* of the object: another one of the key has its own replicas */
     uint64_t name_hash; /* of the segment */
     uint64_t asked_ms;
     struct mc_uuid task;
@@ -64,9 +68,8 @@ void mc_heat_destroy(struct mc_heat *heat) {
 
 static _Atomic uint32_t *slot_of(struct mc_heat *heat, unsigned half, unsigned row, uint64_t hash) {
     uint64_t mixed = (hash ^ (row * 0x9e3779b97f4a7c15ull)) * 0xbf58476d1ce4e5b9ull;
-    return &heat->counts[half][row][mixed >> 48];
+    return &heat->counts[half][row][mixed >> (64 - MC_HEAT_BITS)];
 }
-_Static_assert(SLOTS == 1u << 16, "16 bits of the hash");
 
 static void become_candidate(struct mc_heat *heat, uint64_t hash) {
     mc_lock_acquire(&heat->lock);
@@ -116,7 +119,7 @@ static bool has_room(struct mc_call *call, uint64_t bytes) {
 
 /* What a copy needs to know of the object; false when it wants none. */
 static bool wants_copy(struct mc_call *call, uint64_t hash, struct mc_key *key, uint64_t *size,
-                       struct mc_vec *names) {
+                       uint64_t *version, struct mc_vec *names) {
     struct mc_master *m = call->m;
     struct mc_shard *shard = mc_shard_of(m, hash);
     unsigned memory = 0;
@@ -134,6 +137,7 @@ static bool wants_copy(struct mc_call *call, uint64_t hash, struct mc_key *key, 
         }
         *names = (struct mc_vec){items, memory};
         *size = o->size;
+        *version = o->version;
         *key = (struct mc_key){.tenant = mc_arena_str(call->arena, mc_object_tenant(o)),
                                .user = mc_arena_str(call->arena, mc_object_key(o)),
                                .hash = hash};
@@ -158,8 +162,8 @@ static void consider(struct mc_call *call, uint64_t hash) {
     struct mc_vec names, targets;
     struct mc_key key;
     struct mc_str target;
-    uint64_t size;
-    if (!wants_copy(call, hash, &key, &size, &names)) {
+    uint64_t size, version;
+    if (!wants_copy(call, hash, &key, &size, &version, &names)) {
         return;
     }
     mc_count(&m->counters.hot_objects, 1);
@@ -172,7 +176,8 @@ static void consider(struct mc_call *call, uint64_t hash) {
         return;
     }
     targets = (struct mc_vec){&target, 1};
-    struct extra extra = {.hash = hash, .name_hash = name_hash, .asked_ms = call->now_ms};
+    struct extra extra = {
+        .hash = hash, .version = version, .name_hash = name_hash, .asked_ms = call->now_ms};
     enum mc_status status = mc_copy_task(call, &key, &targets, &extra.task);
     if (status == MC_OK) {
         heat->extras[heat->extra_count++] = extra;
@@ -190,7 +195,7 @@ static bool take_away(struct mc_call *call, const struct extra *extra) {
     bool settled = true;
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_shard_find_hash(m, shard, extra->hash);
-    if (o && mc_object_drop_dead(m, shard, o)) {
+    if (o && mc_object_drop_dead(m, shard, o) && o->version == extra->version) {
         unsigned readable = 0;
         int found = -1;
         for (unsigned i = 0; i < o->replica_count; i++) {

@@ -102,6 +102,8 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
         MC_BREAK_PAGE_AGAIN,    /* a page of keys begins with the last one's */
         MC_BREAK_DRAIN_EARLY,   /* a drain does not wait for readers and writers */
         MC_BREAK_DRAIN_MEMORY,  /* a drain does not look at SSDs */
+        MC_BREAK_STRIPE_ORDER,  /* stripes are told in the order in which they came */
+        MC_BREAK_STRIPES_MEET,  /* copies of one stripe may share a node */
         MC_BREAK_COLD_FREES,    /* a hot object's copy is free at once, leased or not */
     } break_mode;
     /* called (without locks held) for each segment of a client that expired: the program deletes

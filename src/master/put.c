@@ -198,12 +198,13 @@ start(struct mc_call *call, const struct mc_key *key, const struct mc_put *put,
         if (status == MC_OK) {
             status = start_locked(call, shard, key, put, replicas);
         }
+        uint64_t striped = mc_stripes_wanted(put) ? mc_stripes_charge(call, put) : 0;
         mc_lock_release(&shard->lock);
         pthread_rwlock_unlock(&m->segments_lock);
         if (status != MC_TENANT_QUOTA_EXCEEDED) {
             return status;
         }
-        uint64_t bytes = put->size * wanted_replicas(put->config);
+        uint64_t bytes = mc_max_u64(put->size * wanted_replicas(put->config), striped);
         if (attempt == QUOTA_ATTEMPTS || !mc_evict_for_tenant(call, key->tenant, bytes)) {
             mc_tenant_rejected(m, key->tenant);
             return status;

@@ -56,7 +56,9 @@ void mc_stripes_describe(struct mc_call *call, struct mc_object *o, bool complet
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
         if (counts(o, r, complete)) {
-            mc_describe(call, o, r, &items[stripes * seen[r->stripe]++ + r->stripe]);
+            unsigned at = stripes * seen[r->stripe]++ + r->stripe;
+            bool broken = call->m->config.break_mode == MC_BREAK_STRIPE_ORDER;
+            mc_describe(call, o, r, &items[broken ? i % (stripes * copies) : at]);
         }
     }
     *out = (struct mc_vec){items, stripes * copies};
@@ -79,6 +81,12 @@ uint64_t mc_stripes_least_bytes(const struct mc_call *call, const struct mc_put 
     return most > 1 ? mw_stripe_bytes(put->size, most) : put->size;
 }
 
+uint64_t mc_stripes_charge(const struct mc_call *call, const struct mc_put *put) {
+    unsigned copies = (unsigned)put->config->replica_num;
+    unsigned most = most_stripes(call, put, copies);
+    return most > 1 ? mw_stripe_bytes(put->size, most) * most * copies : 0;
+}
+
 /* ---- places ---- */
 
 /* The extents of one more copy, on names of their own, behind those of `copies` copies of n stripes
@@ -86,11 +94,15 @@ uint64_t mc_stripes_least_bytes(const struct mc_call *call, const struct mc_put 
 struct spread {
     const struct mc_replica *placed;
     unsigned stripes, copies;
+    bool may_meet; /* on one name: the master is wrong on purpose */
     int owner[MC_STRIPES_MAX];
     uint32_t seen;
 };
 
 static bool clashes(const struct spread *s, unsigned stripe, const struct mc_replica *r) {
+    if (s->may_meet) {
+        return false;
+    }
     for (unsigned c = 0; c < s->copies; c++) {
         const struct mc_replica *other = &s->placed[c * s->stripes + stripe];
         if (other->segment->name_hash == r->segment->name_hash) {
@@ -117,8 +129,12 @@ static bool give_extent(struct spread *s, unsigned stripe) {
 }
 
 /* Puts copy number `copy` in order; false when some stripe would be twice on a name. */
-static bool spread_copy(struct mc_replica *placed, unsigned stripes, unsigned copy) {
-    struct spread s = {.placed = placed, .stripes = stripes, .copies = copy};
+static bool spread_copy(const struct mc_call *call, struct mc_replica *placed, unsigned stripes,
+                        unsigned copy) {
+    struct spread s = {.placed = placed,
+                       .stripes = stripes,
+                       .copies = copy,
+                       .may_meet = call->m->config.break_mode == MC_BREAK_STRIPES_MEET};
     struct mc_replica fresh[MC_STRIPES_MAX], *own = &placed[copy * stripes];
     for (unsigned k = 0; k < stripes; k++) {
         s.owner[k] = -1;
@@ -146,7 +162,7 @@ static bool place_copies(struct mc_call *call, const struct mc_key *key, const s
     for (unsigned c = 0; c < copies; c++) {
         unsigned got = mc_place(call, bytes, n, key->hash, put->config, out + count);
         count += got;
-        if (got < n || !spread_copy(out, n, c)) {
+        if (got < n || !spread_copy(call, out, n, c)) {
             *stripes = (unsigned)mc_min_u64(n - 1, c == 0 ? got : count / copies);
             break;
         }

@@ -149,8 +149,23 @@ static void check_conditions(struct sim *sim, const struct mw_a_start_puts *args
             breach(sim, "version %llx of %s was replaced, but it had %llx",
                    (unsigned long long)expected[i], name_of(key),
                    (unsigned long long)sim->versions[key]);
-        } else if (!args->upsert && sim->versions[key] != 0) {
+        } else if (!args->upsert && sim->versions[key] != 0 &&
+                   (i == 0 || sim->profile.quota == 0)) { /* what came before may have evicted it */
             breach(sim, "a put of %s was given a place, but it is there", name_of(key));
+        }
+    }
+}
+
+static void count_stripes(struct sim *sim, const struct mw_a_start_puts *args,
+                          const struct mc_vec *ret) {
+    const uint64_t *lengths = args->lengths.items;
+    const struct mw_e_vec *answers = ret->items;
+    for (size_t i = 0; i < ret->count; i++) {
+        const struct mw_replica *first = answers[i].value.items;
+        if (answers[i].error == 0 && first->memory.size < lengths[i]) {
+            SIM_COUNT(sim, striped_puts);
+            sim->result->coverage.striped_copies +=
+                answers[i].value.count * first->memory.size >= 2 * lengths[i];
         }
     }
 }
@@ -184,6 +199,11 @@ static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, 
     }
 }
 
+/* No object of the workload has such a size. */
+static bool is_stripe(const struct mw_replica *replica) {
+    return replica->memory.size % MW_STRIPE_UNIT == 0;
+}
+
 static bool copied(const struct sim_extent *e) {
     return e->copier.hi != 0 || e->copier.lo != 0;
 }
@@ -206,6 +226,7 @@ static void copy_started(struct sim *sim, struct mc_str name, struct mc_uuid cop
         check_free(sim, e.address, e.size, key);
         add(sim, &e);
     }
+    sim->result->coverage.stripes_moved += count > 0 && is_stripe(targets);
     sim->result->coverage.copies_begun += moved_from == 0;
     sim->result->coverage.moves_begun += moved_from != 0;
 }
@@ -292,6 +313,10 @@ static void listed(struct sim *sim, struct mc_str name, const struct mw_e_list *
         if (replica[i].tag != MW_TAG_MEMORY) {
             continue; /* no promise: its owner says what it still has */
         }
+        if (replica[i].status == MC_REPLICA_REMOVED) {
+            SIM_COUNT(sim, stripes_missing);
+            continue; /* the place of a stripe that this copy has lost */
+        }
         struct sim_extent *e = find_replica(sim, &replica[i]);
         if (e == NULL || e->key != key || e->size != replica[i].memory.size) {
             breach(sim, "the list of %s names a replica that no put of it was given", name_of(key));
@@ -362,6 +387,7 @@ static void spy_objects(struct sim *sim, const struct mw_a_keys *args, const str
     const struct mw_e_object *answers = ret->items;
     for (size_t i = 0; i < ret->count; i++) {
         struct mw_e_list list = {.error = answers[i].error, .value = answers[i].value.list};
+        sim->result->coverage.striped_lists += list.error == 0 && answers[i].value.stripes > 1;
         listed(sim, keys[i], &list);
     }
 }
@@ -487,6 +513,7 @@ static void spy(struct sim *sim, enum mc_master_rpc rpc, const void *args, const
         const struct mw_a_start_puts *more = args;
         struct mw_a_batch_put_start plain = {.client = more->client, .keys = more->keys};
         check_conditions(sim, more, ret);
+        count_stripes(sim, more, ret);
         spy_starts(sim, &plain, ret, operation);
         break;
     }

@@ -85,6 +85,7 @@ struct sim_options {
     X(mortal_puts) X(conditional_puts) X(conditional_puts_ok) X(conditional_puts_refused) \
     X(listings) X(keys_listed) X(put_sessions) X(put_sessions_ok) X(get_sessions) X(get_sessions_ok) \
     X(clock_jumps) X(puts_over_quota) X(quota_checks) \
+    X(striped_puts) X(striped_copies) X(stripes_moved) X(striped_lists) X(stripes_missing) \
     X(hot_hits) X(hot_fills) X(hot_evictions) X(guest_puts_ok) X(guest_gets_ok) \
     X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
 /* Only with SSDs. */
@@ -150,17 +151,18 @@ struct sim_profile {
     uint64_t disk_bytes, disk_seen_bytes, tier_bytes, bucket_bytes, lent_bytes, gc_ttl_ms;
     enum mc_tier_eviction tier_eviction;
     bool checksum;
-    uint64_t hot_bytes;   /* of each client's hot cache; 0 = none */
-    bool heat;            /* dynamic replication */
-    bool promote;         /* what is read on disk comes back to memory */
-    const char *backend;  /* of the tier */
-    uint64_t quota;       /* of the tenant "default"; 0 = there are none, */
-    uint64_t guest_quota; /* and of the other one */
-    unsigned jump;        /* share of one fault event: a clock jumps */
-    bool drains;          /* nodes are drained now and then */
-    bool force;           /* removals may take what is leased */
-    bool reuse_addresses; /* a node that restarts may have its memory where it was; only with
-                             checksums */
+    uint64_t hot_bytes;    /* of each client's hot cache; 0 = none */
+    bool heat;             /* dynamic replication */
+    bool promote;          /* what is read on disk comes back to memory */
+    const char *backend;   /* of the tier */
+    uint64_t quota;        /* of the tenant "default"; 0 = there are none, */
+    uint64_t guest_quota;  /* and of the other one */
+    unsigned jump;         /* share of one fault event: a clock jumps */
+    uint64_t stripe_bytes; /* of half of the clients; 0 = nothing is striped */
+    bool drains;           /* nodes are drained now and then */
+    bool force;            /* removals may take what is leased */
+    bool reuse_addresses;  /* a node that restarts may have its memory where it was; only with
+                              checksums */
     uint64_t lease_ms, timeout_ms, discard_ms, release_ms, client_ttl_ms;
     uint64_t tick_ns, ping_ns;
     uint64_t segment_bytes, round_bytes;
@@ -186,6 +188,7 @@ struct sim_process {
     struct mc_hot_cache *hot; /* or NULL */
     struct mc_uuid id;
     bool hot_reader;                /* has a hot cache when the profile says so */
+    bool striper;                   /* puts large objects in stripes when the profile says so */
     bool guest;                     /* speaks for the other tenant */
     const struct sim_process *twin; /* has the same id: another thread of one program; or NULL */
     unsigned host;                  /* number of the node beside which it lives */

@@ -98,7 +98,7 @@ static void ended(struct sim_client *client, const char *what, enum mc_status st
     if (process->dead) {
         return;
     }
-    if (status == MC_NOT_SUPPORTED) {
+    if (status == MC_NOT_SUPPORTED && sim->profile.stripe_bytes == 0) {
         sim_fail(sim, "%s: the master does not know %s", process->name, what);
     }
     if (!answered(status) && !sim->profile.faulty) {

@@ -161,6 +161,7 @@ void sim_process_start(struct sim_process *process, void (*main)(void *arg), voi
                                    .checksum = sim->profile.checksum &&
                                                sim->options.client_break != SIM_BREAK_NO_SUMS,
                                    .hot = process->hot,
+                                   .stripe_bytes = process->striper ? sim->profile.stripe_bytes : 0,
                                    .round_bytes = sim->profile.round_bytes};
     process->ops = mc_ops_create(&process->port, &config);
     sim_trace(sim, "%s starts", process->name);
@@ -509,6 +510,7 @@ static void choose_profile(struct sim *sim) {
                          : 0;
     p->hot_bytes = sim_odds(sim, 30) ? one_of(sim, 2000, 6000, 1u << 20) : 0;
     choose_ssd(sim);
+    p->stripe_bytes = sim_odds(sim, 40) ? one_of(sim, 1, 600, 1000) : 0;
     p->drains = sim_odds(sim, p->ssd ? 70 : 40);
     p->reuse_addresses =
         (p->checksum && sim_odds(sim, 50)) || sim->options.client_break == SIM_BREAK_NO_SUMS;
@@ -595,6 +597,7 @@ static struct sim *set_up(const struct sim_options *options, struct sim_result *
         sim->clients[i].operations_left = sim->profile.operations;
         set_up_process(sim, &sim->clients[i].process, i < SIM_CLIENTS ? "client" : "auditor", i);
         sim->clients[i].process.hot_reader = i < SIM_CLIENTS;
+        sim->clients[i].process.striper = i % 2 == 0;
         sim->clients[i].process.guest = sim->profile.guest_quota > 0 && i % GUEST_EVERY == 2;
         if (i < SIM_CLIENTS) {
             sim_client_start(&sim->clients[i]);

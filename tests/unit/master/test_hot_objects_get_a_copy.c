@@ -151,6 +151,19 @@ static void test_the_only_replica_left_is_no_copy(void **state) {
     assert_int_equal(replica_count(f, "k"), 1);
 }
 
+/* What was put in the place of a hot object has the replicas that its writer asked for. */
+static void test_another_object_of_the_key_loses_nothing(void **state) {
+    struct fixture *f = *state;
+    read_often(f, "k", THRESHOLD);
+    assert_int_equal(fetch(f), 1);
+    assert_ok(remove_key(f, "k", true));
+    assert_ok(put_with(f, "k", 1000, replicas(3)));
+    assert_int_equal(replica_count(f, "k"), 3);
+    tick_for_ms(f, 400000); /* the task that nobody has done is given up, too */
+    assert_int_equal(replica_count(f, "k"), 3);
+    assert_int_equal(metric(f, "master_cold_copies_total"), 0);
+}
+
 static void test_observing_asks_for_nothing(void **state) {
     struct fixture *f = *state;
     f->config.dynamic_replication = MC_DYNAMIC_OBSERVE;
@@ -184,6 +197,7 @@ int main(void) {
         TEST(test_a_copy_goes_when_its_object_cools_down),
         TEST(test_copies_that_somebody_asked_for_stay),
         TEST(test_the_only_replica_left_is_no_copy),
+        TEST(test_another_object_of_the_key_loses_nothing),
         TEST(test_observing_asks_for_nothing),
         TEST(test_a_full_memory_takes_no_copies),
     };
