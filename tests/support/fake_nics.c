@@ -16,6 +16,8 @@ struct nic {
     uint64_t bytes;
     size_t queue_pairs, peak;
     int refuse;
+    void (*after_destroy)(void *);
+    void *after_destroy_arg;
 };
 
 struct rdma_device {
@@ -342,8 +344,17 @@ static int f_qp_connect(struct rdma_qp *qp, const struct rdma_path *path) {
     return error;
 }
 
+static bool exists(const struct rdma_qp *qp) {
+    size_t i = 0;
+    while (i < QPS_MAX && qps[i] != qp) {
+        i++;
+    }
+    return i < QPS_MAX;
+}
+
 static int f_qp_fail(struct rdma_qp *qp) {
     pthread_mutex_lock(&lock);
+    MC_ASSERT(exists(qp));
     fail_locked(qp);
     retry_waiting();
     pthread_mutex_unlock(&lock);
@@ -357,10 +368,17 @@ static void f_qp_destroy(struct rdma_qp *qp) {
         MC_ASSERT(qp->cq->wcs[i].qp_num != qp->number);
     }
     qps[qp->number] = NULL;
-    nics[qp->nic].queue_pairs--;
+    struct nic *nic = &nics[qp->nic];
+    void (*hook)(void *) = nic->after_destroy;
+    void *arg = nic->after_destroy_arg;
+    nic->after_destroy = NULL;
+    nic->queue_pairs--;
     retry_waiting();
     pthread_mutex_unlock(&lock);
     free(qp);
+    if (hook != NULL) {
+        hook(arg);
+    }
 }
 
 static int f_qp_post(struct rdma_qp *qp, const struct rdma_wr *wrs, size_t count, size_t *posted) {
@@ -453,6 +471,14 @@ size_t fake_nics_peak(const char *name) {
 void fake_nics_refuse_regions(const char *nic, int error) {
     pthread_mutex_lock(&lock);
     nics[nic_named(nic)].refuse = error;
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_nics_after_destroy(const char *name, void (*hook)(void *), void *arg) {
+    struct nic *nic = &nics[nic_named(name)];
+    pthread_mutex_lock(&lock);
+    nic->after_destroy = hook;
+    nic->after_destroy_arg = arg;
     pthread_mutex_unlock(&lock);
 }
 

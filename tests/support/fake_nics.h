@@ -30,4 +30,8 @@ size_t fake_nics_peak(const char *nic);
 /* Makes registrations on the NIC fail with an errno value; 0 = not. */
 void fake_nics_refuse_regions(const char *nic, int error);
 
+/* Calls `hook`, once, from the thread that destroys the NIC's next queue pair, when that one is
+ * gone. */
+void fake_nics_after_destroy(const char *nic, void (*hook)(void *), void *arg);
+
 #endif

@@ -77,15 +77,21 @@ enum mc_status rdma_endpoint_make_queues(struct rdma_endpoint *ep) {
     return MC_OK;
 }
 
+/* Out of the endpoint first: a peer's request or a port that goes down may fail the endpoint, or
+ * ask what it is, while its queue pairs go. */
 void rdma_endpoint_destroy_queues(struct rdma_endpoint *ep) {
     const struct rdma_provider *provider = ep->context->transport->provider;
+    pthread_mutex_lock(&ep->lock);
     MC_ASSERT(ep->outstanding == 0);
-    for (uint32_t i = 0; i < ep->queue_count; i++) {
-        provider->qp_destroy(ep->queues[i].qp);
-    }
-    free(ep->queues);
+    struct rdma_queue *queues = ep->queues;
+    uint32_t count = ep->queue_count;
     ep->queues = NULL;
     ep->queue_count = ep->in_use = 0;
+    pthread_mutex_unlock(&ep->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        provider->qp_destroy(queues[i].qp);
+    }
+    free(queues);
 }
 
 enum mc_status rdma_endpoint_connect_locked(struct rdma_endpoint *ep,

@@ -76,6 +76,39 @@ static void test_the_only_nic_hangs_and_comes_back(void **state) {
     rdma_side_close(&b);
 }
 
+static void fail_it(void *arg) {
+    rdma_endpoint_fail(arg);
+}
+
+/* An endpoint drains, and while its queue pairs are destroyed the peer's next request, or the port,
+ * fails it. */
+static void test_an_endpoint_may_fail_while_it_is_taken_apart(void **state) {
+    struct rdma_side a, b;
+    char path[300];
+    rdma_side_open(&a, "0", MIB, 0);
+    rdma_side_open(&b, "1", MIB, 0);
+    mc_segment_id to_b = rdma_segment_of(&a, &b);
+    rdma_round_trip(&a, &b, to_b, MIB, 0);
+    struct rdma_context *context = rdma_of(a.engine->transports[0])->contexts[0];
+    snprintf(path, sizeof(path), "%s@nic1", mc_engine_name(b.engine));
+    pthread_mutex_lock(&context->lock);
+    struct rdma_endpoint *ep = rdma_endpoint_find_locked(context, path, rdma_pool_hash(path));
+    assert_non_null(ep);
+    rdma_endpoint_get(ep);
+    pthread_mutex_unlock(&context->lock);
+    fake_nics_after_destroy("nic0", fail_it, ep);
+    rdma_endpoint_drain(ep);
+    uint64_t patience = mc_deadline_in_ms(60000);
+    while (rdma_endpoint_state(ep) != RDMA_FAILED && mc_now_ns(mc_clock_system()) < patience) {
+        rdma_pause_ms(1);
+    }
+    assert_int_equal(rdma_endpoint_state(ep), RDMA_FAILED);
+    rdma_endpoint_put(ep);
+    rdma_round_trip(&a, &b, to_b, MIB, 1);
+    rdma_side_close(&a);
+    rdma_side_close(&b);
+}
+
 /* Waits for the engine to see the port as it is. */
 static void wait_for_port(struct rdma_side *side, unsigned rail, bool up) {
     const _Atomic bool *now = &side->engine->dispatch[0].rails[rail].up;
@@ -379,6 +412,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_ranges_larger_than_a_region_are_split),
         cmocka_unit_test(test_what_is_cancelled_in_flight_is_flushed),
         cmocka_unit_test(test_the_only_nic_hangs_and_comes_back),
+        cmocka_unit_test(test_an_endpoint_may_fail_while_it_is_taken_apart),
         cmocka_unit_test(test_a_port_that_comes_back_has_a_clean_record),
         cmocka_unit_test(test_device_memory_is_staged_over_rdma),
         cmocka_unit_test(test_endpoints_never_exceed_their_limit),
