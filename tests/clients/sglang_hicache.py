@@ -7,14 +7,16 @@ import stand_ins
 from stand_ins import ADMIN, CLIENT, MASTER, absent, package, same
 
 for name in ("sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.mem_cache.hybrid_cache", "sglang.srt.mem_cache.storage",
-             "sglang.srt.mem_cache.storage.mooncake_store", "sglang.srt.observability"):
+             "sglang.srt.mem_cache.storage.mooncake_store", "sglang.srt.observability", "sglang.srt.metrics"):
     package(name)
 absent("sglang.srt.mem_cache.pool_host", "HostKVCache", "HostTensorAllocator")
 absent("sglang.srt.mem_cache.pool_host.mla", "MLATokenToKVPoolHost")
+absent("sglang.srt.mem_cache.memory_pool_host", "HostKVCache", "HostTensorAllocator", "MLATokenToKVPoolHost")  # Before 0.5.16.
 absent("sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler", "DevicePoolEntry")
-absent("sglang.srt.observability.metrics_collector", "StorageMetrics").StorageMetrics = type(
-    "StorageMetrics", (), {"__init__": lambda self: [setattr(self, name, []) for name in (
-        "prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")] and None})
+for name in ("sglang.srt.observability.metrics_collector", "sglang.srt.metrics.collector"):  # The second until 0.5.9.
+    absent(name).StorageMetrics = type(
+        "StorageMetrics", (), {"__init__": lambda self: [setattr(self, name, []) for name in (
+            "prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")] and None})
 
 import torch  # noqa: E402
 import mooncake.store  # noqa: E402
@@ -23,6 +25,7 @@ from sglang.srt.mem_cache.storage.mooncake_store import mooncake_store  # noqa: 
 
 assert mooncake_store.__file__.startswith(CLIENT) and "/build/" in mooncake.store.__file__
 PAGES, PAGE_BYTES = 128, 64 << 10
+NEWER = "attn_cp_rank" in HiCacheStorageConfig.__dataclass_fields__  # Than 0.5.9.
 
 
 class HostPool:
@@ -46,6 +49,7 @@ def store(mla, extra=None, **fields):
     settings = dict(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=mla,
                     enable_storage_metrics=True, is_page_first_layout=True, model_name="org/model")
     settings.update(fields)
+    settings = {name: value for name, value in settings.items() if name in HiCacheStorageConfig.__dataclass_fields__}  # Older: fewer.
     return mooncake_store.MooncakeStore(HiCacheStorageConfig(**settings, extra_config=dict(
         master_server_address=MASTER, master_metrics_port=int(ADMIN), check_server=True, local_hostname="127.0.0.1",
         global_segment_size=64 << 20, metadata_server="P2PHANDSHAKE", protocol="tcp", device_name="",
@@ -69,7 +73,7 @@ def pages_go_and_come(tag, mla, parts, extra=None, **fields):
     same(torch, target.kv_buffer[PAGES:], source.kv_buffer[:PAGES], tag)
     assert reader.batch_get_v1(["absent"] + keys[1:], torch.arange(PAGES)) == [False] + [True] * (PAGES - 1)
     same(torch, target.kv_buffer[1:PAGES], source.kv_buffer[1:PAGES], tag)
-    assert len(reader.get_stats().prefetch_bandwidth) == 2
+    assert len(reader.get_stats().prefetch_bandwidth) == (2 if NEWER else 0)
     print(f"{tag}: {PAGES} pages of {parts} x {PAGE_BYTES} bytes", flush=True)
     return writer
 
@@ -99,6 +103,7 @@ def host_memory():
 
 def sglangs_own_test():
     """The test program that SGLang ships beside the class; it divides the segment by up to eight ranks."""
+    sys.modules["mooncake_store"] = mooncake_store  # As releases until 0.5.9 call the module in it.
     os.environ.update(MOONCAKE_MASTER=MASTER, MOONCAKE_LOCAL_HOSTNAME="127.0.0.1", MOONCAKE_GLOBAL_SEGMENT_SIZE=str(256 << 20),
                       MOONCAKE_PROTOCOL="tcp")
     runpy.run_module("sglang.srt.mem_cache.storage.mooncake_store.test_mooncake_store", run_name="__main__")
@@ -107,7 +112,8 @@ def sglangs_own_test():
 
 pages_go_and_come("mha", False, 2)
 pages_go_and_come("mla", True, 1)
-pages_go_and_come("layers", True, 4)  # Several buffers make one object: *_multi_buffers.
+if NEWER:
+    pages_go_and_come("layers", True, 4)  # Several buffers make one object: *_multi_buffers.
 pages_go_and_come("groups", False, 2, {"enable_group_semantics": True})
 pages_go_and_come("tenant", False, 2, {"tenant_id": "someone"})
 last = pages_go_and_come("pipeline", False, 2, pp_rank=1, pp_size=2, tp_size=1)
@@ -115,5 +121,5 @@ single_objects()
 host_memory()
 sglangs_own_test()
 last.clear()
-stand_ins.finish(6 * (2 * PAGES - 1) * PAGE_BYTES)
+stand_ins.finish((6 if NEWER else 5) * (2 * PAGES - 1) * PAGE_BYTES)
 sys.stdout.flush()

@@ -80,11 +80,11 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def all_but(real, below):
-    """The modules `real` and those below the package `below` are the client's; what else they import of it are stand-ins, whose names
+def all_but(real, *below):
+    """The modules `real` and those below the packages `below` are the client's; what else they import of it are stand-ins, whose names
     are empty classes."""
-    client = below.split(".")[0]
-    sys.meta_path.insert(0, StandIns(client, lambda name: name in real or (name + ".").startswith(below + ".")))
+    client = below[0].split(".")[0]
+    sys.meta_path.insert(0, StandIns(client, lambda name: name in real or (name + ".").startswith(tuple(one + "." for one in below))))
 
 
 def random_bytes(torch, count, seed):

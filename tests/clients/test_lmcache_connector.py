@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""LMCache's Mooncake connector, from its wheel, unchanged."""
+"""LMCache's Mooncake connector, from its wheel, unchanged. `test_lmcache_connector.py BUILD 0.5.0` takes another release."""
 import sys
 
 import clients
@@ -8,4 +8,5 @@ PACKAGES = ["aiofile", "aiofiles", "aiohttp", "cachetools", "cryptography", "htt
             "prometheus_client", "psutil", "py-cpuinfo", "pyyaml", "pyzmq", "redis", "requests", "sortedcontainers", "xxhash"]
 
 if __name__ == "__main__":
-    sys.exit(clients.drive(sys.argv[1], "lmcache==0.5.6", "lmcache_connector.py", PACKAGES))
+    release = sys.argv[2] if len(sys.argv) > 2 else "0.5.6"
+    sys.exit(clients.drive(sys.argv[1], f"lmcache=={release}", "lmcache_connector.py", PACKAGES))

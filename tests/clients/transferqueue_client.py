@@ -1,19 +1,28 @@
 """TransferQueue's storage client for Mooncake: tensors and other values, in more than one of its batches, written over, read by
-another client, removed. tensordict, whose class is only asked for, and Ray stand empty."""
+another client, removed. And its start of a master, and of a node with an SSD: what would kill every other master of this machine
+finds none (`pgrep` is one that says so). tensordict, whose class is only asked for, Ray and OmegaConf stand empty."""
+import os
+import socket
 import sys
+import tempfile
+import threading
 
 import stand_ins
 from stand_ins import CLIENT, MASTER, absent, package, same
 
-for name in ("transfer_queue", "transfer_queue.storage", "transfer_queue.storage.clients", "transfer_queue.utils"):
+for name in ("transfer_queue", "transfer_queue.storage", "transfer_queue.storage.clients", "transfer_queue.storage.bootstrap",
+             "transfer_queue.utils"):
     package(name)
+absent("omegaconf", "DictConfig")
 absent("tensordict", "TensorDictBase", "TensorDict")
 absent("ray")
 
 import torch  # noqa: E402
 import mooncake.store  # noqa: E402
+from transfer_queue.storage.bootstrap import mooncake_bootstrap  # noqa: E402
 from transfer_queue.storage.clients import mooncake_client  # noqa: E402
 
+assert mooncake_bootstrap.__file__.startswith(CLIENT)
 assert mooncake_client.__file__.startswith(CLIENT) and "/build/" in mooncake.store.__file__
 TENSORS = mooncake_client.BATCH_SIZE_LIMIT + 50
 KINDS = (torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -48,6 +57,65 @@ def equal(got, wanted, name):
         assert got == wanted, (name, got, wanted)
 
 
+class Settings(dict):
+    """OmegaConf's, as far as the bootstrap asks."""
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+def free_ports(count):
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in taken]
+    for one in taken:
+        one.close()
+    return ports
+
+
+def programs(place):
+    """A folder in front of PATH: our programs, the master with any port for its metrics, and a pgrep that finds nothing."""
+    ours = os.path.dirname(mooncake.store.__file__)
+    for name, line in (("mooncake_master", f'exec "{ours}/mooncake_master" "$@" --metrics_port=0'),
+                       ("mooncake_client", f'exec "{ours}/mooncake_client" "$@"'), ("pgrep", "exit 1")):
+        path = os.path.join(place, name)
+        with open(path, "w") as out:
+            out.write(f"#!/bin/sh\n{line}\n")
+        os.chmod(path, 0o755)
+    os.environ["PATH"] = place + os.pathsep + os.environ["PATH"]
+
+
+def bootstrapped(place, failed, offload):
+    """Its own master: with HTTP metadata and a node that offloads, or alone."""
+    master, metadata, port = free_ports(3)
+    settings = {"local_hostname": "127.0.0.1", "master_server_address": f"127.0.0.1:{master}",
+                "metadata_server": f"127.0.0.1:{metadata}" if offload else "P2PHANDSHAKE", "global_segment_size": 64 << 20,
+                "protocol": "tcp", "auto_init": True,
+                "offload": {"enabled": offload, "client_port": port, "file_storage_path": os.path.join(place, "ssd"),
+                            "local_buffer_size_bytes": 16 << 20}}
+    made = mooncake_bootstrap.initialize_mooncake_storage(Settings(backend=Settings(MooncakeStore=Settings(settings))))
+    processes = list(made.values()) if offload else [made]
+    try:
+        written_and_read({key: settings[key] for key in ("master_server_address", "metadata_server")})
+        assert all(one.poll() is None for one in processes)
+        failed.discard(offload)
+    finally:
+        for one in reversed(processes):
+            one.terminate()
+            one.wait()
+
+
+def its_own_masters():
+    failed = {False, True}
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        programs(place)
+        threads = [threading.Thread(target=bootstrapped, args=(place, failed, offload)) for offload in (False, True)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    assert not failed, failed
+
+
 def written_and_read(settings):
     writer, reader = client(**settings), client(**settings)
     for seed in (1, 2):  # The second time every value replaces one.
@@ -74,5 +142,6 @@ def written_and_read(settings):
 
 written_and_read({})
 written_and_read({"hard_pin": False})
-stand_ins.finish(4 * TENSORS * 8)
+its_own_masters()
+stand_ins.finish(8 * TENSORS * 8)
 sys.stdout.flush()
