@@ -374,9 +374,14 @@ struct group {
     struct mw_storage_object *objects;
 };
 
-/* (what a master says that is wrong is an object of no bytes, which none has) */
-static size_t task_bytes(const struct mw_disk_item *task) {
-    return task->size > 0 ? (size_t)task->size : 0;
+/* (what a master says that is wrong is an object of no bytes, which none has; what could not be
+ * lent to readers in one piece is not written) */
+static size_t task_bytes(const struct mc_offload *off, const struct mw_disk_item *task) {
+    size_t key_bytes = task->tenant.len + 1 + task->key.len;
+    uint64_t most = off->config.memory_bytes;
+    bool fits = task->size > 0 && (uint64_t)task->size <= most &&
+                mc_tier_read_room(key_bytes, (uint64_t)task->size) <= most;
+    return fits ? (size_t)task->size : 0;
 }
 
 /* On a busy machine a group may take longer than a short lease lasts; one object seldom does. What
@@ -392,10 +397,10 @@ static void get_alone(struct mc_ops *ops, struct mc_store_item *get) {
 static void fetch(struct mc_offload *off, struct mc_arena *arena, struct group *g, char *memory) {
     for (size_t i = 0; i < g->count; i++) {
         struct mc_str key = mc_arena_str(arena, g->tasks[i].key);
-        g->slices[i] = (struct mc_slice){memory, task_bytes(&g->tasks[i])};
+        g->slices[i] = (struct mc_slice){memory, task_bytes(off, &g->tasks[i])};
         g->gets[i] =
             (struct mc_store_item){.key = key.ptr, .slices = &g->slices[i], .slice_count = 1};
-        memory += task_bytes(&g->tasks[i]);
+        memory += task_bytes(off, &g->tasks[i]);
     }
     for (size_t i = 0, n; i < g->count; i += n) {
         n = 1;
@@ -477,7 +482,7 @@ static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_item 
          i += n) {
         uint64_t bytes = 0;
         for (n = 0; i + n < count && n < GROUP_KEYS; n++) {
-            uint64_t size = task_bytes(&tasks[i + n]);
+            uint64_t size = task_bytes(off, &tasks[i + n]);
             if (n > 0 && bytes + size > GROUP_BYTES) {
                 break;
             }

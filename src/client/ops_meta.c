@@ -161,9 +161,12 @@ enum mc_status mc_ops_remove_all(struct mc_ops *ops, bool force, uint64_t *remov
 static bool are_stripes(const struct mc_vec *replicas, uint64_t object_bytes, unsigned stripes) {
     const struct mw_replica *stripe = replicas->items;
     uint64_t bytes = mw_stripe_bytes(object_bytes, stripes);
-    bool all = replicas->count > 0 && replicas->count % stripes == 0 && replicas->count < 64 &&
-               bytes < object_bytes;
-    for (size_t i = 0; all && i < replicas->count; i++) {
+    size_t count = replicas->count; /* behind them is what lies on disks, in one piece */
+    while (count > 0 && stripe[count - 1].tag != MW_TAG_MEMORY) {
+        count--;
+    }
+    bool all = count > 0 && count % stripes == 0 && replicas->count < 64 && bytes < object_bytes;
+    for (size_t i = 0; all && i < count; i++) {
         all = stripe[i].tag == MW_TAG_MEMORY && stripe[i].memory.size == bytes;
     }
     return all;

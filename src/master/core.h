@@ -688,6 +688,8 @@ unsigned mc_stripes_copies(struct mc_object *o, bool complete);
 static inline bool mc_stripes_whole(struct mc_object *o, bool complete) {
     return mc_stripes_copies(o, complete) > 0;
 }
+/* When some stripe is lost, what is left of the others goes; what is on disk stays. */
+void mc_stripes_drop_broken(struct mc_master *m, struct mc_shard *shard, struct mc_object *o);
 /* As wire/master_rpc.h says; `complete`: what can be read, else all. */
 void mc_stripes_describe(struct mc_call *call, struct mc_object *o, bool complete,
                          struct mc_vec *out);

@@ -186,13 +186,15 @@ bool mc_offload_queue(struct mc_call *call, struct mc_shard *shard, struct mc_ob
                       uint64_t limit) {
     struct mc_master *m = call->m;
     if (!m->config.enable_offload || mc_offload_pending(o) || mc_object_on_disk(o) ||
-        mc_mortal(o) || mc_object_striped(o)) {
+        mc_mortal(o)) {
         return false;
     }
     struct item *item = NULL;
+    /* any node that has a stripe may gather the others */
+    unsigned first = mc_object_striped(o) ? (unsigned)(o->version % o->replica_count) : 0;
     mc_lock_acquire(&m->disks->lock);
     for (unsigned i = 0; i < o->replica_count && !item; i++) {
-        const struct mc_replica *r = mc_object_replica(o, i);
+        const struct mc_replica *r = mc_object_replica(o, (first + i) % o->replica_count);
         struct disk *d =
             r->status == MC_REPLICA_COMPLETE ? find_locked(m->disks, r->segment->client) : NULL;
         if (d && d->offloading && d->queued_count < limit) {

@@ -124,9 +124,10 @@ static void heads_collect(struct cycle *c) {
 static void evict_memory(struct cycle *c, struct mc_shard *shard, struct mc_object *o) {
     struct mc_master *m = c->call->m;
     for (unsigned i = 0; i < o->replica_count;) {
-        if (mc_object_replica(o, i)->type == MC_REPLICA_MEMORY) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        if (r->type == MC_REPLICA_MEMORY) {
+            mc_count(&m->counters.evicted_bytes, (int64_t)mc_replica_bytes(r, o->size));
             mc_object_remove_replica(m, shard, o, i, 0);
-            mc_count(&m->counters.evicted_bytes, (int64_t)o->size);
         } else {
             i++;
         }
@@ -141,12 +142,13 @@ static void evict_memory(struct cycle *c, struct mc_shard *shard, struct mc_obje
  * that has happened or failed. */
 static bool evict_after_offload(struct cycle *c, struct mc_shard *shard, struct mc_object *o) {
     const struct mc_master_config *config = &c->call->m->config;
-    if (!config->enable_offload || mc_mortal(o) || mc_object_striped(o)) {
+    if (!config->enable_offload || mc_mortal(o)) {
         return false;
     }
     bool waits = mc_offload_pending(o);
-    /* what no disk took goes, where that is allowed, else a full disk makes memory full, too */
-    bool in_vain = config->offload_force_evict && mc_offload_failed(o);
+    /* what no disk took goes, where that is allowed, else a full disk makes memory full, too; a
+     * striped one may be larger than any node can read at once */
+    bool in_vain = (config->offload_force_evict || mc_object_striped(o)) && mc_offload_failed(o);
     if (!waits && config->offload_on_evict && !in_vain) {
         double cap = (double)config->offloading_queue_limit * config->offload_cap_ratio;
         waits = mc_offload_queue(c->call, shard, o, (uint64_t)cap);

@@ -230,7 +230,7 @@ enum mc_status mc_object_forget_replica(struct mc_call *call, const struct mc_ke
 }
 
 bool mc_object_readable(const struct mc_master *m, struct mc_object *o) {
-    if (mc_object_striped(o) && !mc_stripes_whole(o, true)) {
+    if (mc_object_striped(o) && !mc_object_on_disk(o) && !mc_stripes_whole(o, true)) {
         return false;
     }
     for (unsigned i = 0; i < o->replica_count; i++) {
@@ -272,12 +272,7 @@ bool mc_object_drop_dead(struct mc_master *m, struct mc_shard *shard, struct mc_
             i++;
         }
     }
-    while (mc_object_striped(o) && o->replica_count > 0 && !mc_stripes_whole(o, false)) {
-        uint64_t free_at = o->first.status == MC_REPLICA_COMPLETE
-                               ? mc_lease_end(m, o)
-                               : mc_object_written_until(m, o, &o->first);
-        mc_object_remove_replica(m, shard, o, 0, free_at);
-    }
+    mc_stripes_drop_broken(m, shard, o);
     while (mc_replicating(o) && o->replica_count > 0 && !mc_object_readable(m, o)) {
         /* the copy has lost what it is a copy of */
         uint64_t free_at = mc_object_written_until(m, o, &o->first);

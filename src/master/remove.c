@@ -147,7 +147,8 @@ static enum mc_status replica_clear_locked(struct mc_call *call, struct mc_shard
             i++;
         }
     }
-    if (o->replica_count == 0 || (mc_object_striped(o) && !mc_stripes_whole(o, true))) {
+    mc_stripes_drop_broken(call->m, shard, o);
+    if (o->replica_count == 0) {
         mc_object_erase(call->m, shard, o);
         mc_changed(call->m, key->hash);
     }

@@ -37,7 +37,8 @@ static int find_id(struct mc_object *o, uint64_t id) {
 static bool on_segment(struct mc_object *o, const struct mc_replica *from, struct mc_str segment) {
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
-        if (r->stripe == from->stripe && mc_str_eq(r->segment->info.name, segment)) {
+        if (r->stripe == from->stripe && r->stripes == from->stripes &&
+            mc_str_eq(r->segment->info.name, segment)) {
             return true;
         }
     }
@@ -252,7 +253,8 @@ static bool has_other(struct mc_object *o, unsigned i) {
     for (unsigned k = 0; k < o->replica_count; k++) {
         const struct mc_replica *r = mc_object_replica(o, k);
         if (k != i && r->status == MC_REPLICA_COMPLETE &&
-            r->stripe == mc_object_replica(o, i)->stripe) {
+            r->stripe == mc_object_replica(o, i)->stripe &&
+            r->stripes == mc_object_replica(o, i)->stripes) {
             return true;
         }
     }

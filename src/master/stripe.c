@@ -10,7 +10,9 @@
  *  - the copies of one stripe never share a segment name, so that a node that goes takes no object
  *    of two copies with it; different stripes may share one;
  *  - only clients that ask for stripes are given them: upstream's would take a stripe for a copy;
- *  - it is moved stripe by stripe, and neither copied nor offloaded.
+ *  - it is moved stripe by stripe, and not copied.
+ * On an SSD it is in one piece: such a replica follows the stripes (stripes 0), is no stripe of any
+ * copy, and is all that is left when memory gives the object up or loses a stripe of it.
  */
 #include "master/core.h"
 #include "master/tenants.h"
@@ -19,7 +21,8 @@ _Static_assert(MC_STRIPES_MAX < MC_MAX_REPLICAS,
                "a stripe that moves has a place beside the others");
 
 static bool counts(const struct mc_object *o, const struct mc_replica *r, bool complete) {
-    return r->status == MC_REPLICA_COMPLETE || (!complete && o->list == MC_LIST_PROCESSING);
+    return r->stripes > 0 &&
+           (r->status == MC_REPLICA_COMPLETE || (!complete && o->list == MC_LIST_PROCESSING));
 }
 
 unsigned mc_stripes_copies(struct mc_object *o, bool complete) {
@@ -35,16 +38,26 @@ unsigned mc_stripes_copies(struct mc_object *o, bool complete) {
     return least;
 }
 
+void mc_stripes_drop_broken(struct mc_master *m, struct mc_shard *shard, struct mc_object *o) {
+    while (mc_object_striped(o) && o->replica_count > 0 && !mc_stripes_whole(o, false)) {
+        uint64_t free_at = o->first.status == MC_REPLICA_COMPLETE
+                               ? mc_lease_end(m, o)
+                               : mc_object_written_until(m, o, &o->first);
+        mc_object_remove_replica(m, shard, o, 0, free_at);
+    }
+}
+
 void mc_stripes_describe(struct mc_call *call, struct mc_object *o, bool complete,
                          struct mc_vec *out) {
-    unsigned stripes = o->first.stripes, copies = 0;
+    unsigned stripes = o->first.stripes, copies = 0, whole = 0;
     uint8_t seen[MC_STRIPES_MAX] = {0};
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
         seen[r->stripe] += counts(o, r, complete);
         copies = seen[r->stripe] > copies ? seen[r->stripe] : copies;
     }
-    struct mw_replica *items = mc_arena_alloc(call->arena, stripes * copies * sizeof(*items));
+    struct mw_replica *items =
+        mc_arena_alloc(call->arena, (stripes * copies + o->replica_count) * sizeof(*items));
     for (unsigned i = 0; i < stripes * copies; i++) {
         items[i] = (struct mw_replica){.tag = MW_TAG_MEMORY,
                                        .memory = {.size = mw_stripe_bytes(o->size, stripes),
@@ -59,9 +72,11 @@ void mc_stripes_describe(struct mc_call *call, struct mc_object *o, bool complet
             unsigned at = stripes * seen[r->stripe]++ + r->stripe;
             bool broken = call->m->config.break_mode == MC_BREAK_STRIPE_ORDER;
             mc_describe(call, o, r, &items[broken ? i % (stripes * copies) : at]);
+        } else if (r->stripes == 0 && r->status == MC_REPLICA_COMPLETE) {
+            mc_describe(call, o, r, &items[stripes * copies + whole++]);
         }
     }
-    *out = (struct mc_vec){items, stripes * copies};
+    *out = (struct mc_vec){items, stripes * copies + whole};
 }
 
 bool mc_stripes_wanted(const struct mc_put *put) {

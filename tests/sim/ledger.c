@@ -387,7 +387,12 @@ static void spy_objects(struct sim *sim, const struct mw_a_keys *args, const str
     const struct mw_e_object *answers = ret->items;
     for (size_t i = 0; i < ret->count; i++) {
         struct mw_e_list list = {.error = answers[i].error, .value = answers[i].value.list};
-        sim->result->coverage.striped_lists += list.error == 0 && answers[i].value.stripes > 1;
+        bool striped = list.error == 0 && answers[i].value.stripes > 1;
+        const struct mw_replica *replica = list.value.replicas.items;
+        size_t count = list.value.replicas.count;
+        sim->result->coverage.striped_lists += striped;
+        sim->result->coverage.striped_on_disk +=
+            striped && replica[count - 1].tag == MW_TAG_LOCAL_DISK;
         listed(sim, keys[i], &list);
     }
 }

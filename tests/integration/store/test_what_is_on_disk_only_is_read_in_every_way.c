@@ -43,7 +43,7 @@ static void start_cluster(int kind) {
     snprintf(root, sizeof(root), "--root_fs_dir=%s", folder);
     snprintf(ssd, sizeof(ssd), "--ssd_offload_path=%s", folder);
     setenv("MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS", "1", 1);
-    setenv("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", "16777216", 1);
+    setenv("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", "67108864", 1);
     const char *lease = "--default_kv_lease_ttl=300";
     live_master(&master,
                 kind == ON_SSD ? (const char *const[]){"--enable_offload", lease, NULL}
@@ -234,6 +234,39 @@ static void a_session_ends_with_its_object(void **state) {
     assert_true(memcmp(got + 100, old, sizeof(old)) != 0);
 }
 
+/* One node has the SSD, and with it all of an object whose stripes lie on two. */
+static void a_striped_object_outlives_a_stripe(void **state) {
+    const size_t size = (33u << 20) + 7;
+    uint8_t *large = mc_alloc(2 * size), *back = large + size;
+    struct live other;
+    struct mc_store_options options;
+    struct mc_store *striping;
+    size_t memory = 2, disk, length;
+    live_node(&other, &master, "64MB", (const char *const[]){NULL}, 0);
+    mc_store_options_init(&options);
+    options.master = master.rpc_address;
+    options.local_hostname = "127.0.0.1";
+    options.segment_bytes = 0;
+    options.stripe_bytes = 32u << 20;
+    assert_ok(mc_store_open(&options, &striping));
+    mc_test_fill(large, size, 9);
+    assert_ok(mc_store_put(striping, "large", large, size, NULL));
+    wait_on_disk("large");
+    replicas_of("large", &memory, &disk);
+    assert_true(memory == 2 && disk == 1);
+    live_end(&other, SIGTERM);
+    for (unsigned i = 0; memory > 0; i++) {
+        assert_true(i < 6000);
+        replicas_of("large", &memory, &disk);
+        usleep(20000);
+    }
+    assert_ok(mc_store_get(store, "large", back, size, &length));
+    assert_int_equal(length, size);
+    mc_test_verify(back, size, 9);
+    mc_store_close(striping);
+    free(large);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_and_in_parts),
@@ -241,8 +274,10 @@ int main(void) {
         cmocka_unit_test(a_session_reads_while_it_goes_on),
         cmocka_unit_test(a_session_ends_with_its_object),
     };
+    const struct CMUnitTest striped[] = {cmocka_unit_test(a_striped_object_outlives_a_stripe)};
     const struct CMUnitTest killing[] = {cmocka_unit_test(a_session_goes_on_without_memory)};
     int failed = cmocka_run_group_tests_name("on SSD", tests, start_with_ssd, stop_cluster);
+    failed += cmocka_run_group_tests_name("striped", striped, start_with_ssd, stop_cluster);
     failed += cmocka_run_group_tests_name("in files", tests, start_with_files, stop_cluster);
     failed +=
         cmocka_run_group_tests_name("a file is left", killing, start_with_files, stop_cluster);

@@ -364,6 +364,76 @@ static void test_clearing_a_node_takes_its_stripes(void **state) {
     assert_false(exists(f, key));
 }
 
+static void test_an_ssd_has_it_whole_when_a_stripe_is_lost(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[2];
+    struct mc_vec out;
+    f->config.enable_offload = true;
+    mount_all(f, 2, ids);
+    struct mw_a_client_flag flag = {client_a, true};
+    struct mw_e_void done;
+    struct mw_e_vec tasks;
+    call(f, MC_RPC_MountLocalDiskSegment, &flag, &done);
+    assert_ok(done.error);
+    call(f, MC_RPC_TakeOffloads, &flag, &tasks);
+    assert_int_equal(tasks.value.count, 0);
+    assert_ok(begin_copies(f, "default", "k", 40 * MIB, 2, false, &out));
+    assert_ok(put_end(f, "k"));
+    call(f, MC_RPC_TakeOffloads, &flag, &tasks);
+    assert_int_equal(tasks.value.count, 1);
+    struct mw_disk_item item = *(struct mw_disk_item *)tasks.value.items;
+    assert_int_equal(item.size, 40 * MIB);
+    struct mw_a_on_disk told = {client_a, str("10.0.0.1:99"), false, {&item, 1}};
+    call(f, MC_RPC_OnDisk, &told, &tasks);
+    assert_ok(tasks.error);
+    struct mw_e_object o = object(f, "k");
+    assert_int_equal(o.value.list.replicas.count, 5);
+    assert_int_equal(((struct mw_replica *)o.value.list.replicas.items)[4].tag, MW_TAG_LOCAL_DISK);
+    assert_int_equal(inspect(f, "k").replicas, 2);
+    assert_int_equal(used_bytes(f), 4 * 20 * MIB);
+    /* One node goes, and the object is whole in the memory of the other; then that is cleared. */
+    assert_ok(unmount(f, ids[0]));
+    assert_int_equal(object(f, "k").value.stripes, 2);
+    fixture_check(f);
+    assert_ok(unmount(f, ids[1]));
+    o = object(f, "k");
+    assert_ok(o.error);
+    assert_int_equal(o.value.stripes, 1);
+    assert_int_equal(o.value.size, 40 * MIB);
+    assert_int_equal(o.value.list.replicas.count, 1);
+    fixture_check(f);
+    assert_ok(remove_key(f, "k", true));
+    assert_false(exists(f, "k"));
+}
+
+/* Half of it is lost: the other half is of no use, and goes, when an SSD has it all. */
+static void test_what_is_left_of_a_broken_one_goes_when_an_ssd_has_it(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[2];
+    f->config.enable_offload = true;
+    mount_all(f, 2, ids);
+    struct mw_a_client_flag flag = {client_a, true};
+    struct mw_e_void done;
+    struct mw_e_vec tasks;
+    call(f, MC_RPC_MountLocalDiskSegment, &flag, &done);
+    call(f, MC_RPC_TakeOffloads, &flag, &tasks);
+    assert_ok(put_striped(f, "k", 40 * MIB));
+    call(f, MC_RPC_TakeOffloads, &flag, &tasks);
+    assert_int_equal(tasks.value.count, 1);
+    struct mw_a_on_disk told = {client_a, str("10.0.0.1:99"), false, tasks.value};
+    call(f, MC_RPC_OnDisk, &told, &tasks);
+    assert_ok(tasks.error);
+    assert_ok(unmount(f, ids[1]));
+    struct mw_e_object o = object(f, "k");
+    assert_ok(o.error);
+    assert_int_equal(o.value.stripes, 1);
+    assert_int_equal(o.value.list.replicas.count, 1);
+    assert_int_equal(((struct mw_replica *)o.value.list.replicas.items)[0].tag, MW_TAG_LOCAL_DISK);
+    tick_for_ms(f, 20);
+    assert_int_equal(used_bytes(f), 0);
+    fixture_check(f);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -376,6 +446,8 @@ int main(void) {
         TEST(test_copies_share_the_room_there_is),
         TEST(test_a_move_keeps_copies_apart),
         TEST(test_clearing_a_node_takes_its_stripes),
+        TEST(test_an_ssd_has_it_whole_when_a_stripe_is_lost),
+        TEST(test_what_is_left_of_a_broken_one_goes_when_an_ssd_has_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
