@@ -78,10 +78,7 @@ MC_MUST_USE enum mc_status mc_wait_ready(int fd, short events, uint64_t deadline
  * system call less than waiting and reading (1.2 us of a 15 us round trip). All else goes on as if
  * it were non-blocking. */
 void mc_sleep_in_reads(int fd);
-/* Of such a socket: one read that sleeps at most MC_READ_SLEEP_NS; MC_OK with *n == 0 = nothing
- * came. */
-#define MC_READ_SLEEP_NS (50 * MC_MS)
-MC_MUST_USE enum mc_status mc_recv_once(int fd, const struct iovec *iov, int iov_count, size_t *n);
+#define MC_READ_SLEEP_NS (50 * MC_MS) /* at most so long in one read */
 /* Reads at least one byte, at most what fits. MC_ERR_TIMEOUT, MC_ERR_CLOSED, MC_ERR_IO. */
 MC_MUST_USE enum mc_status mc_recv_some(int fd, const struct iovec *iov, int iov_count,
                                         uint64_t deadline_ns, size_t *n);
@@ -135,9 +132,14 @@ struct mc_stream_ops {
     enum mc_status (*writev)(struct mc_stream *s, const struct iovec *iov, int count, size_t *n);
     void (*close)(struct mc_stream *s);
 };
+struct mc_spin {       /* io/spin.c */
+    uint64_t limit_ns; /* 0 = never */
+    uint64_t owed_ns;
+};
 struct mc_stream {
     const struct mc_stream_ops *ops;
     int fd;
+    struct mc_spin spin; /* the reader's */
     /* Of a TLS stream; a plain one never sets them. */
     _Atomic uint32_t wants; /* EPOLLIN or EPOLLOUT: it waits for that, whatever it was asked */
     _Atomic bool pending;   /* it holds input that did not fit: no event will come for that */
@@ -151,6 +153,13 @@ static inline bool mc_stream_pending(const struct mc_stream *s) {
 }
 void mc_stream_plain(struct mc_stream *s, int fd);
 bool mc_stream_is_plain(const struct mc_stream *s);
+/* mc_sleep_in_reads for a plain stream whose reader waits for answers: it looks for them for up to
+ * MC_SPIN_US microseconds (50; 0 = never) before it sleeps, as long as that pays. */
+void mc_stream_sleep_in_reads(struct mc_stream *s);
+/* Of such a stream: one read that sleeps at most MC_READ_SLEEP_NS; MC_OK with *n == 0 = nothing
+ * came. */
+MC_MUST_USE enum mc_status mc_stream_recv_once(struct mc_stream *s, const struct iovec *iov,
+                                               int iov_count, size_t *n);
 /* mc_send_all, mc_recv_some and mc_recv_all through a stream. */
 MC_MUST_USE enum mc_status mc_stream_send_all(struct mc_stream *s, const struct iovec *iov,
                                               int iov_count, uint64_t deadline_ns);

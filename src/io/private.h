@@ -14,4 +14,8 @@ enum mc_status mc_socket_writev(int fd, const struct iovec *iov, int count, size
 /* mc_socket_readv with flags for recv(2). */
 enum mc_status mc_socket_receive(int fd, const struct iovec *iov, int count, int flags, size_t *n);
 
+void mc_spin_init(struct mc_spin *spin);
+/* Looks for bytes until the spin's limit; MC_OK with *n == 0 = none came, or it did not look. */
+enum mc_status mc_spin_read(struct mc_stream *s, const struct iovec *iov, int count, size_t *n);
+
 #endif

@@ -376,10 +376,6 @@ void mc_sleep_in_reads(int fd) {
     }
 }
 
-enum mc_status mc_recv_once(int fd, const struct iovec *iov, int iov_count, size_t *n) {
-    return mc_socket_receive(fd, iov, iov_count, 0, n);
-}
-
 enum mc_status mc_recv_some(int fd, const struct iovec *iov, int iov_count, uint64_t deadline_ns,
                             size_t *n) {
     uint64_t sleep_ns = MC_READ_SLEEP_NS;

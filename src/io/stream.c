@@ -165,10 +165,23 @@ bool mc_stream_is_plain(const struct mc_stream *s) {
 
 /* ---- waiting ---- */
 
+void mc_stream_sleep_in_reads(struct mc_stream *s) {
+    MC_ASSERT(mc_stream_is_plain(s));
+    mc_sleep_in_reads(s->fd);
+    mc_spin_init(&s->spin);
+}
+
+enum mc_status mc_stream_recv_once(struct mc_stream *s, const struct iovec *iov, int iov_count,
+                                   size_t *n) {
+    MC_TRY(mc_spin_read(s, iov, iov_count, n));
+    return *n > 0 ? MC_OK : mc_socket_receive(s->fd, iov, iov_count, 0, n);
+}
+
 enum mc_status mc_stream_recv_some(struct mc_stream *s, const struct iovec *iov, int iov_count,
                                    uint64_t deadline_ns, size_t *n) {
     if (mc_stream_is_plain(s)) {
-        return mc_recv_some(s->fd, iov, iov_count, deadline_ns, n);
+        MC_TRY(mc_spin_read(s, iov, iov_count, n));
+        return *n > 0 ? MC_OK : mc_recv_some(s->fd, iov, iov_count, deadline_ns, n);
     }
     for (;;) {
         size_t got = 0;

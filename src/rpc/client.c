@@ -216,7 +216,7 @@ static enum mc_status open_plain(struct mc_stream *stream, const struct mc_addr 
     int fd;
     MC_TRY(mc_connect(addr, deadline_ns, &fd));
     mc_stream_plain(stream, fd);
-    mc_sleep_in_reads(fd);
+    mc_stream_sleep_in_reads(stream);
     return MC_OK;
 }
 

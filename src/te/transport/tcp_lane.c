@@ -296,7 +296,9 @@ static void end_connect_locked(struct tcp_lane *lane) {
         return;
     }
     mc_timer_stop(lane->shard->reactor, &lane->timer);
-    mc_sleep_in_reads(lane->stream.fd);
+    if (mc_stream_is_plain(&lane->stream)) {
+        mc_stream_sleep_in_reads(&lane->stream);
+    }
     lane->state = TCP_LANE_UP;
     atomic_store_explicit(&lane->connected, true, memory_order_relaxed);
     lane->counted = true;

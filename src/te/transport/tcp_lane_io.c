@@ -336,7 +336,7 @@ static void complete_locked(struct tcp_lane *lane, const struct intake *in, int 
 static enum mc_status read_lane(struct tcp_lane *lane, const struct intake *in, bool sleep,
                                 size_t *n) {
     if (sleep && mc_stream_is_plain(&lane->stream)) {
-        return mc_recv_once(lane->stream.fd, in->iov, in->iov_count, n);
+        return mc_stream_recv_once(&lane->stream, in->iov, in->iov_count, n);
     }
     MC_TRY(lane->stream.ops->readv(&lane->stream, in->iov, in->iov_count, n));
     if (!sleep || *n > 0) {

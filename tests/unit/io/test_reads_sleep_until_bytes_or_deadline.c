@@ -1,6 +1,7 @@
 /*
  * mc_recv_some ends with bytes, at the deadline, or with the peer, on sockets that sleep in reads
- * and on others; a sleeping socket still never blocks in the calls that must not. MC_TEST_THREADS
+ * and on others; a sleeping socket still never blocks in the calls that must not. A stream that
+ * looks before it sleeps gives the same bytes, and pays for looks in vain. MC_TEST_THREADS
  */
 #include <pthread.h>
 #include <sys/socket.h>
@@ -88,11 +89,70 @@ static void test_streams_of_a_sleeping_socket_do_not_block(void **state) {
     close(fds[1]);
 }
 
+static void looking_pair(int fds[2], struct mc_stream *stream, const char *spin_us) {
+    pair(fds, false);
+    mc_stream_plain(stream, fds[0]);
+    setenv("MC_SPIN_US", spin_us, 1);
+    mc_stream_sleep_in_reads(stream);
+    unsetenv("MC_SPIN_US");
+}
+
+static void test_a_look_in_vain_is_paid_for(void **state) {
+    static const char *const limits_us[] = {"0", "20"};
+    for (size_t i = 0; i < MC_ARRAY_LEN(limits_us); i++) {
+        int fds[2];
+        struct mc_stream stream;
+        char byte = 'a', got[4] = "";
+        struct iovec out = {&byte, 1}, in = {got, sizeof(got)};
+        size_t n = 0;
+        looking_pair(fds, &stream, limits_us[i]);
+        assert_int_equal(mc_stream_recv_some(&stream, &in, 1, in_ms(0), &n), MC_ERR_TIMEOUT);
+        uint64_t owed = stream.spin.owed_ns;
+        assert_true(i == 0 ? owed == 0 : owed >= 20000);
+        for (unsigned answers = 0; stream.spin.owed_ns > 0; answers++) { /* slept for at once */
+            assert_ok(mc_send_all(fds[1], &out, 1, MC_NO_DEADLINE));
+            assert_ok(mc_stream_recv_once(&stream, &in, 1, &n));
+            assert_true(n == 1 && got[0] == 'a');
+            assert_true(stream.spin.owed_ns < owed);
+            owed = stream.spin.owed_ns;
+        }
+        assert_ok(mc_send_all(fds[1], &out, 1, MC_NO_DEADLINE));
+        assert_ok(mc_stream_recv_some(&stream, &in, 1, MC_NO_DEADLINE, &n)); /* the first look */
+        assert_true(n == 1 && stream.spin.owed_ns == 0);
+        assert_ok(
+            mc_stream_recv_once(&stream, &in, 1, &n)); /* neither looking nor sleeping helps */
+        assert_int_equal(n, 0);
+        close(fds[1]);
+        assert_int_equal(mc_stream_recv_some(&stream, &in, 1, MC_NO_DEADLINE, &n), MC_ERR_CLOSED);
+        stream.ops->close(&stream);
+    }
+}
+
+static void test_late_bytes_come_to_who_looks(void **state) {
+    int fds[2];
+    struct mc_stream stream;
+    pthread_t thread;
+    char head[2] = "", tail[8] = "";
+    struct iovec iov[2] = {{head, sizeof(head)}, {tail, sizeof(tail)}};
+    size_t n = 0;
+    looking_pair(fds, &stream, "50");
+    assert_int_equal(pthread_create(&thread, NULL, send_late, &fds[1]), 0);
+    assert_ok(mc_stream_recv_some(&stream, iov, 2, in_ms(60000), &n));
+    assert_int_equal(n, 5);
+    assert_memory_equal(head, "he", 2);
+    assert_memory_equal(tail, "llo", 3);
+    assert_int_equal(mc_stream_recv_some(&stream, iov, 2, MC_NO_DEADLINE, &n), MC_ERR_CLOSED);
+    pthread_join(thread, NULL);
+    stream.ops->close(&stream);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_then_the_end),
         cmocka_unit_test(test_the_deadline),
         cmocka_unit_test(test_streams_of_a_sleeping_socket_do_not_block),
+        cmocka_unit_test(test_a_look_in_vain_is_paid_for),
+        cmocka_unit_test(test_late_bytes_come_to_who_looks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
