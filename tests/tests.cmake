@@ -95,6 +95,11 @@ endif()
 add_executable(vm_rdma tests/vm/vm_rdma.c)
 set_target_properties(vm_rdma PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_link_libraries(vm_rdma PRIVATE mooncake_test_support)
+if(TARGET transport_rdma)
+  add_executable(verbs_check tests/vm/verbs_check.c)
+  set_target_properties(verbs_check PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(verbs_check PRIVATE PkgConfig::rdma)
+endif()
 
 # Scripts: tests/<label>/test_*.py or .sh, run with the build folder as argument.
 file(GLOB_RECURSE MC_TEST_SCRIPTS CONFIGURE_DEPENDS tests/*/test_*.py tests/*/test_*.sh)

@@ -66,6 +66,10 @@ bool rdma_choose_gid(const struct rdma_gid *gids, size_t count, bool ethernet, i
                      struct rdma_gid *out);
 /* The largest power of two of 256..4096 that exceeds none of the three; 0 = not known. */
 uint32_t rdma_choose_mtu(uint32_t port, uint32_t configured, uint32_t peer);
+/* Whether Soft-RoCE of a kernel (uname -r) can be trusted. That of 6.1 was seen to end a read well
+ * of which no byte had come (tests/vm/verbs_check.c shows it without the engine), and 6.12 never.
+ */
+bool rdma_soft_roce_is_sound(const char *release);
 
 /* ---- places (rdma_topology.c) ---- */
 

@@ -1,7 +1,9 @@
 /*
- * Settings of the rdma transport, by upstream's names, and two choices that need no device: which
- * of a port's GIDs stands for it, and the MTU of a path.
+ * Settings of the rdma transport, by upstream's names, and choices that need no device: which of
+ * a port's GIDs stands for it, the MTU of a path, and whether a kernel's Soft-RoCE can be used.
  */
+#include <stdio.h>
+
 #include "base/env.h"
 #include "te/transport/rdma.h"
 
@@ -29,6 +31,14 @@ void rdma_config_read(struct rdma_config *c) {
         .relaxed = mc_env_u64("MC_IB_PCI_RELAXED_ORDERING", 0, 2, 2) != 0,
         .pause_ns = mc_env_u64("MC_RDMA_RAIL_PAUSE_SECONDS", 1, 3600, 30) * MC_SEC,
     };
+}
+
+/* ---- Soft-RoCE of old kernels ---- */
+
+bool rdma_soft_roce_is_sound(const char *release) {
+    unsigned major = 0, minor = 0;
+    return sscanf(release, "%u.%u", &major, &minor) == 2 &&
+           (major > 6 || (major == 6 && minor >= 12));
 }
 
 /* ---- GID ---- */

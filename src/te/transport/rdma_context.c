@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -21,6 +22,21 @@
 #define PENALTY_NS    (100 * MC_MS)
 
 /* ---- completions ---- */
+
+static const char *why(enum rdma_wc_status status) {
+    switch (status) {
+    case RDMA_WC_FLUSHED:
+        return "flushed";
+    case RDMA_WC_UNREACHABLE:
+        return "no answer";
+    case RDMA_WC_REMOTE_DENIED:
+        return "the peer's NIC refused";
+    case RDMA_WC_LOCAL:
+        return "local key, range or length";
+    default:
+        return "other";
+    }
+}
 
 /* Completions of one endpoint in a row are handled under one lock. */
 static size_t complete_run(const struct rdma_wc *wcs, size_t count) {
@@ -41,10 +57,10 @@ static size_t complete_run(const struct rdma_wc *wcs, size_t count) {
         if (wcs[i].status != RDMA_WC_OK && ep->state != RDMA_FAILED) {
             good = false;
             mc_metric_add(&context->metrics.wr_errors, 1);
-            mc_warn_limited("rdma: a work request failed nic=%s peer=%s op=%s status=%u code=0x%x",
+            mc_warn_limited("rdma: a work request failed nic=%s peer=%s op=%s why=\"%s\" code=0x%x",
                             context->name, ep->peer_path,
-                            slice->op == MC_TRANSFER_READ ? "read" : "write",
-                            (unsigned)wcs[i].status, wcs[i].vendor);
+                            slice->op == MC_TRANSFER_READ ? "read" : "write", why(wcs[i].status),
+                            wcs[i].vendor);
             if (wcs[i].status == RDMA_WC_UNREACHABLE) {
                 ep->peer_closed = true;
                 rdma_penalise(context, ep->node.hash);
@@ -304,6 +320,14 @@ static enum mc_status learn(struct rdma_context *context) {
     if (error != 0) {
         mc_warn("rdma: the port cannot be asked nic=%s port=%u errno=%d", context->name,
                 (unsigned)t->config.port, error);
+        return MC_NOT_SUPPORTED;
+    }
+    struct utsname kernel;
+    if (context->info.soft_roce &&
+        (uname(&kernel) != 0 || !rdma_soft_roce_is_sound(kernel.release))) {
+        mc_error("rdma: Soft-RoCE of Linux %s ends reads well whose bytes have not come (6.12 does "
+                 "not): not used nic=%s",
+                 kernel.release, context->name);
         return MC_NOT_SUPPORTED;
     }
     size_t count = t->provider->gids(context->device, gids, MC_ARRAY_LEN(gids));

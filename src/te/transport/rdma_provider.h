@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RDMA_PROVIDER_VERSION 1
+#define RDMA_PROVIDER_VERSION 2
 #define RDMA_PROVIDER_SYMBOL  "mc_rdma_provider"
 #define RDMA_NAME_MAX         64
 #define RDMA_GIDS_MAX         256
@@ -30,6 +30,7 @@ struct rdma_qp;
 struct rdma_port_info {
     bool active;
     bool ethernet;
+    bool soft_roce; /* Linux's own, in software */
     uint16_t lid;
     uint32_t mtu;         /* bytes, now */
     uint64_t max_region;  /* bytes that one region may have */
@@ -98,7 +99,7 @@ struct rdma_wc {
     uint64_t id;
     uint32_t qp_num;
     enum rdma_wc_status status;
-    uint32_t vendor; /* for the log */
+    uint32_t vendor; /* for the log: libibverbs' status << 16 | the vendor's error */
 };
 
 enum rdma_event {

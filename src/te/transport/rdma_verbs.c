@@ -16,6 +16,8 @@
 #define POST_CHUNK 32
 #define POLL_MAX   64
 
+#define SOFT_ROCE_VENDOR 0xffffff /* RXE_VENDOR_ID of the kernel */
+
 struct rdma_device {
     struct ibv_context *context;
     struct ibv_pd *pd;
@@ -172,6 +174,7 @@ static int v_query(struct rdma_device *device, struct rdma_port_info *info) {
     *info = (struct rdma_port_info){
         .active = port.state == IBV_PORT_ACTIVE,
         .ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET,
+        .soft_roce = attr.vendor_id == SOFT_ROCE_VENDOR && attr.vendor_part_id == 0,
         .lid = port.lid,
         .mtu = 128u << port.active_mtu,
         .max_region = attr.max_mr_size,

@@ -47,6 +47,15 @@ static void test_mtu_is_the_smallest_of_all(void **state) {
     assert_int_equal(rdma_choose_mtu(1, 1, 1), 256);
 }
 
+static void test_soft_roce_of_old_kernels_is_not_trusted(void **state) {
+    assert_false(rdma_soft_roce_is_sound("6.1.0-57-amd64"));
+    assert_false(rdma_soft_roce_is_sound("6.11.9"));
+    assert_false(rdma_soft_roce_is_sound("5.15.0-130-generic"));
+    assert_false(rdma_soft_roce_is_sound("mainline"));
+    assert_true(rdma_soft_roce_is_sound("6.12.117+deb12-amd64"));
+    assert_true(rdma_soft_roce_is_sound("7.0.0"));
+}
+
 static void test_filters_name_nics(void **state) {
     setenv("MC_TE_FILTERS", "mlx5_0, mlx5_10", 1);
     assert_true(rdma_topology_wants("mlx5_0"));
@@ -154,6 +163,7 @@ int main(void) {
         cmocka_unit_test(test_gid_rocev2_and_ipv4_come_first),
         cmocka_unit_test(test_gid_of_infiniband_is_the_first),
         cmocka_unit_test(test_mtu_is_the_smallest_of_all),
+        cmocka_unit_test(test_soft_roce_of_old_kernels_is_not_trusted),
         cmocka_unit_test(test_filters_name_nics),
         cmocka_unit_test(test_rails_of_a_subnet_each_find_each_other),
         cmocka_unit_test(test_on_a_flat_network_pairs_are_spread),
