@@ -83,12 +83,22 @@ static void leave_transport(struct mc_slice_op *slice) {
     mc_slice_of(slice)->spray.tried = 0;
 }
 
+/* An attempt that hung, of a caller who has said until when to wait: the deadline bounds how many
+ * there can be (may_still_come), unless the policy has a number. */
+static bool costs_only_time(const struct mc_dispatch *d, const struct mc_slice_op *slice,
+                            enum mc_status status) {
+    return status == MC_ERR_TIMEOUT && d->watched && slice->deadline_ns != MC_WAIT_FOREVER &&
+           slice->segment->engine->policy.max_failovers == 0;
+}
+
 void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, bool retryable) {
     struct mc_transfer_task *task = task_of(slice);
     struct mc_dispatch *d = dispatch_of(slice);
     struct mc_spray_item *item = &mc_slice_of(slice)->spray;
     mc_metric_add(&d->rails[slice->rail].errors, 1);
-    atomic_fetch_add_explicit(&task->retries, 1, memory_order_relaxed);
+    if (!costs_only_time(d, slice, status)) {
+        atomic_fetch_add_explicit(&task->retries, 1, memory_order_relaxed);
+    }
     if (outweighs(slice, status, slice->first_error)) {
         slice->first_error = status;
     }

@@ -1,9 +1,13 @@
 /*
  * The real engine over simulated rails, in virtual time, under 10,000 random lives: rails of any
  * speed that slow down, lose slices, die with or without a word, hang, flap and return, while
- * requests of all sizes and priorities are under way, some with deadlines. After each life:
+ * requests of all sizes and priorities are under way, some with deadlines. In some lives all ways
+ * hang at once, for ever or for a while. After each life:
  *
  *  - every request has ended, and completed where a healthy way remained and time was left;
+ *  - none outlived its deadline, and where all ways only hung none with a deadline ended before it
+ *    but by completing, which those did that had time left when the ways came back;
+ *  - memory was handed back once, with nothing in flight to it, and nothing moved to it later;
  *  - every byte of a completed request was moved, and none again once it was known to be moved;
  *  - no slice went to a rail that was down or out of reach, none is left anywhere;
  *  - a rail held no more than its window while slices waited.
@@ -20,11 +24,13 @@
 #define REQUESTS_MAX 24
 #define SLOT_BYTES   (64ull << 20)
 #define BLOCK        4096
-#define FAULTS_MAX   12
-#define GIVE_UP_NS   (300 * MC_SEC)
+#define FAULTS_MAX   16
+#define GIVE_UP_NS   (3000 * MC_SEC)
+#define RECOVERY_NS  (20 * MC_SEC) /* after all ways hung: some attempts of 5 s, and their rests */
 
-enum sabotage { NONE, RESEND, FORGET, WRONG_LINK, DOUBLE_BOOK, SABOTAGES };
-static const char *const sabotages[] = {"none", "resend", "forget", "wrong-link", "double-book"};
+enum sabotage { NONE, RESEND, FORGET, WRONG_LINK, DOUBLE_BOOK, EARLY, LATE, SABOTAGES };
+static const char *const sabotages[] = {"none",        "resend", "forget", "wrong-link",
+                                        "double-book", "early",  "late"};
 
 struct request {
     struct mc_batch *batch;
@@ -34,6 +40,7 @@ struct request {
     uint64_t deadline_ns;
     uint8_t priority;
     uint64_t moved;
+    enum mc_task_state end;
     bool submitted, ended;
 };
 
@@ -50,6 +57,8 @@ struct life {
     bool sabotaged;
     unsigned safe_rail; /* never harmed; MC_RAILS_MAX = the backup is the safe one, or nothing */
     bool healthy_way;
+    bool blackout;       /* all ways hang, and nothing else happens to them */
+    uint64_t returns_ns; /* when the last way is back */
     struct request requests[REQUESTS_MAX];
     unsigned count;
     struct fault faults[FAULTS_MAX];
@@ -76,6 +85,9 @@ static void on_done(void *ctx, const struct mc_slice_op *slice) {
     uint64_t offset = slice->remote - (uint64_t)(uintptr_t)l->w.space;
     unsigned index = (unsigned)(offset / SLOT_BYTES);
     struct request *r = &l->requests[index];
+    if (r->ended) {
+        complain(l, "bytes were moved to memory that had been handed back", index);
+    }
     if ((uint64_t)(slice->local - l->w.space) != offset) {
         complain(l, "a slice pairs the wrong addresses", index);
     }
@@ -107,6 +119,35 @@ static void make_rail(struct life *l, struct sim_rail *r) {
     r->up = true;
 }
 
+/* Every rail hangs within a few milliseconds; half the time all come back later. */
+static void make_blackout(struct life *l) {
+    uint64_t begins = l->w.now_ns + between(l, 0, 60 * MC_MS);
+    uint64_t returns = chance(l, 50) ? begins + between(l, 1, 100 * MC_SEC) : 0;
+    l->returns_ns = UINT64_MAX;
+    for (unsigned i = 0; i < l->w.count; i++) {
+        l->faults[l->fault_count++] = (struct fault){begins + between(l, 0, 5 * MC_MS), i, HUNG};
+    }
+    for (unsigned i = 0; returns > 0 && i < l->w.count; i++) {
+        uint64_t at = returns + between(l, 6, 50) * MC_MS;
+        l->faults[l->fault_count++] = (struct fault){at, i, ALIVE};
+        l->returns_ns = i == 0 ? at : mc_max_u64(l->returns_ns, at);
+    }
+}
+
+static void make_faults(struct life *l) {
+    l->blackout = !l->healthy_way && chance(l, 50);
+    if (l->blackout) {
+        make_blackout(l);
+        return;
+    }
+    l->fault_count = (unsigned)between(l, 0, FAULTS_MAX);
+    for (unsigned i = 0; i < l->fault_count; i++) {
+        l->faults[i] =
+            (struct fault){l->w.now_ns + between(l, 0, 60 * MC_MS),
+                           (unsigned)between(l, 0, l->w.count - 1), (int)between(l, SLOW, HUNG)};
+    }
+}
+
 static void make_world(struct life *l, uint64_t seed) {
     struct sim_rails *w = &l->w;
     mc_rng_seed(&l->rng, seed);
@@ -127,12 +168,7 @@ static void make_world(struct life *l, uint64_t seed) {
     w->on_done = on_done;
     w->ctx = l;
     sim_rails_start(w, seed);
-    l->fault_count = (unsigned)between(l, 0, FAULTS_MAX);
-    for (unsigned i = 0; i < l->fault_count; i++) {
-        l->faults[i] =
-            (struct fault){w->now_ns + between(l, 0, 60 * MC_MS),
-                           (unsigned)between(l, 0, w->count - 1), (int)between(l, SLOW, HUNG)};
-    }
+    make_faults(l);
 }
 
 static void make_requests(struct life *l) {
@@ -145,7 +181,9 @@ static void make_requests(struct life *l) {
         r->length = between(l, 1, most);
         r->begins_ns = l->w.now_ns + between(l, 0, 50 * MC_MS);
         r->priority = (uint8_t)(chance(l, 50) ? 0 : between(l, 0, 2));
-        r->deadline_ns = chance(l, 10) ? r->begins_ns + between(l, 1, 20 * MC_MS) : MC_WAIT_FOREVER;
+        uint64_t patience = l->blackout && chance(l, 70) ? 200 * MC_SEC : 20 * MC_MS;
+        bool has_deadline = chance(l, l->blackout ? 70 : 10);
+        r->deadline_ns = has_deadline ? r->begins_ns + between(l, 1, patience) : MC_WAIT_FOREVER;
     }
 }
 
@@ -171,11 +209,9 @@ static void strike(struct life *l, const struct fault *f) {
         r->dead = r->hung = false;
         r->loss = 0;
         break;
-    case HUNG: /* without another way only a deadline could end what is on it */
-        if (l->healthy_way) {
-            l->hung = true;
-            sim_rail_hang(&l->w, f->rail);
-        }
+    case HUNG:
+        l->hung = true;
+        sim_rail_hang(&l->w, f->rail);
         break;
     case DOWN:
     case UP: /* with no rail up a worker thread would ask the peer again: out of virtual time */
@@ -247,25 +283,63 @@ static void submit(struct life *l, struct request *r) {
     enum mc_status status = mc_batch_create(l->w.engine, 1, &r->batch);
     status = status == MC_OK ? mc_batch_submit(r->batch, &t, 1, r->deadline_ns) : status;
     MC_ASSERT(status == MC_OK);
+    if (l->sabotage == LATE) { /* forgets deadlines */
+        r->batch->chunks->deadline_ns = MC_WAIT_FOREVER;
+    }
     r->submitted = true;
 }
 
-static void look(struct life *l, unsigned index) {
-    struct request *r = &l->requests[index];
+static enum mc_task_state state_of(const struct request *r, uint64_t *transferred) {
     struct mc_transfer_status status;
     enum mc_status asked = mc_batch_task(r->batch, 0, &status);
     MC_ASSERT(asked == MC_OK);
-    if (status.state < MC_TRANSFER_COMPLETED) {
-        return;
+    *transferred = status.transferred_bytes;
+    return status.state;
+}
+
+static bool is_in_flight(const struct life *l, unsigned index) {
+    uint64_t begin = (uint64_t)(uintptr_t)l->w.space + l->requests[index].offset;
+    for (size_t i = 0; i < l->w.flight_count; i++) {
+        const struct mc_slice_op *slice = l->w.flights[i].slice;
+        if (slice != NULL && slice->remote - begin < SLOT_BYTES) {
+            return true;
+        }
     }
-    r->ended = true;
-    bool completed = status.state == MC_TRANSFER_COMPLETED;
-    bool late = status.state == MC_TRANSFER_TIMEOUT && l->w.now_ns >= r->deadline_ns;
-    if (completed && (r->moved != r->length || status.transferred_bytes != r->length)) {
+    return false;
+}
+
+static void judge(struct life *l, unsigned index, uint64_t transferred) {
+    const struct request *r = &l->requests[index];
+    bool completed = r->end == MC_TRANSFER_COMPLETED;
+    bool late = r->end == MC_TRANSFER_TIMEOUT && l->w.now_ns >= r->deadline_ns;
+    if (completed && (r->moved != r->length || transferred != r->length)) {
         complain(l, "a request completed without all its bytes", index);
     }
     if (!completed && !late && l->healthy_way) {
         complain(l, "a request failed although a healthy way was there", index);
+    }
+    if (!completed && !late && l->blackout && r->deadline_ns != MC_WAIT_FOREVER) {
+        complain(l, "a request was given up before its deadline", index);
+    }
+    if (!completed && l->blackout && r->deadline_ns != MC_WAIT_FOREVER &&
+        l->returns_ns < UINT64_MAX - RECOVERY_NS &&
+        r->deadline_ns > mc_max_u64(l->returns_ns, r->begins_ns) + RECOVERY_NS) {
+        complain(l, "a request failed although all ways had come back in time", index);
+    }
+    if (is_in_flight(l, index)) {
+        complain(l, "memory was handed back with bytes in flight", index);
+    }
+}
+
+static void look(struct life *l, unsigned index) {
+    struct request *r = &l->requests[index];
+    uint64_t transferred;
+    r->end = state_of(r, &transferred);
+    r->ended = r->end >= MC_TRANSFER_COMPLETED;
+    if (r->ended) {
+        judge(l, index, transferred);
+    } else if (l->w.now_ns >= r->deadline_ns) {
+        complain(l, "a request outlived its deadline", index);
     }
 }
 
@@ -322,6 +396,14 @@ static void live(struct life *l) {
 
 static void settle(struct life *l) {
     struct mc_dispatch *d = &l->w.engine->dispatch[0];
+    uint64_t transferred;
+    while (sim_rails_step(&l->w)) { /* what is late meets nobody */
+    }
+    for (unsigned i = 0; i < l->count; i++) {
+        if (state_of(&l->requests[i], &transferred) != l->requests[i].end) {
+            complain(l, "a request ended twice", i);
+        }
+    }
     for (unsigned i = 0; i < l->w.count && l->why[0] == '\0'; i++) {
         if (mc_rail_inflight(&d->rails[i]) != 0 || l->w.rails[i].outstanding != 0) {
             complain(l, "bytes are left on a rail", 0);
@@ -339,6 +421,7 @@ static struct life *given_up;
 static void run_seed(uint64_t seed, enum sabotage how, char why[300]) {
     struct life *l = mc_zalloc(sizeof(*l));
     l->sabotage = how;
+    l->w.cancels_early = how == EARLY;
     make_world(l, seed);
     make_requests(l);
     live(l);

@@ -165,7 +165,12 @@ static void sim_cancel(struct mc_transport *base, struct mc_segment *segment, vo
     struct sim_rails *w = t->world;
     for (size_t i = 0; i < w->flight_count; i++) {
         struct sim_flight *f = &w->flights[i];
-        if (f->slice != NULL && f->slice->task == task && f->transport == t->backup) {
+        if (f->slice == NULL || f->slice->task != task || f->transport != t->backup) {
+            continue;
+        }
+        if (w->cancels_early) {
+            mc_slice_done(f->slice, MC_ERR_TIMEOUT, false);
+        } else {
             land(w, i, MC_ERR_TIMEOUT, false);
         }
     }

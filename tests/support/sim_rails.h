@@ -52,7 +52,8 @@ struct sim_rails {
     unsigned count;
     struct sim_rail backup; /* a second transport of one rail */
     bool has_backup;
-    char *space; /* address space for both sides of transfers; never touched */
+    bool cancels_early; /* says of what is cancelled that it has ended, and goes on moving it */
+    char *space;        /* address space for both sides of transfers; never touched */
     struct sim_flight *flights;
     size_t flight_count, flight_cap;
     size_t *free_flights;
