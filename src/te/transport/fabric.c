@@ -490,46 +490,49 @@ static bool any_posted_locked(const struct mc_list *list, const struct whose *w)
     return false;
 }
 
-/* Takes up to DONE_MAX out of a list: those meant, and after a reset all that were posted. False
- * when there may be more. */
-static bool sweep_locked(struct mc_list *list, const struct whose *w, bool reset,
-                         enum mc_status status, struct ended *e) {
+/* Takes out of a list those meant, and after a reset all that were posted. */
+static void sweep_locked(struct mc_list *list, const struct whose *w, bool reset,
+                         enum mc_status status, struct mc_list *taken) {
     for (struct mc_list *at = list->next, *next; at != list; at = next) {
         struct mc_slice_op *slice = mc_container_of(at, struct mc_slice_op, transport_link);
         next = at->next;
-        if (e->count == DONE_MAX) {
-            return false;
-        }
-        if (is_whose(slice, w)) {
-            collect(e, slice, status, status != MC_ERR_TIMEOUT);
-        } else if (reset && flight_of(slice)->posted > 0) {
-            collect(e, slice, MC_ERR_CANCELLED, true);
+        bool meant = is_whose(slice, w);
+        if (meant || (reset && flight_of(slice)->posted > 0)) {
+            flight_of(slice)->status = meant ? status : MC_ERR_CANCELLED;
+            mc_list_del(at);
+            mc_list_push_back(taken, at);
         }
     }
-    return true;
 }
 
-/* None of these slices touches memory when this returns, and each has ended. */
+/* None of these slices touches memory when this returns, and each has ended. All are taken before
+ * the first is told: one that is told may be posted again at once, on the new endpoint. */
 static void give_up(struct device *d, const struct whose *w, enum mc_status status) {
     bool reset = false;
-    for (bool all = false; !all;) {
-        struct ended e = {0};
-        pthread_mutex_lock(&d->lock);
-        if (!reset && (any_posted_locked(&d->flights, w) || any_posted_locked(&d->waiting, w))) {
-            int error = d->t->provider->reset(d->device);
-            reset = true;
-            d->generation++;
-            d->broken = error != 0;
-            mc_metric_add(&d->resets, 1);
-            if (d->broken) {
-                mc_error("fabric: no new endpoint, the device is lost device=%s error=%d",
-                         d->info.name, error);
-            }
+    struct mc_list taken;
+    mc_list_init(&taken);
+    pthread_mutex_lock(&d->lock);
+    if (any_posted_locked(&d->flights, w) || any_posted_locked(&d->waiting, w)) {
+        int error = d->t->provider->reset(d->device);
+        reset = true;
+        d->generation++;
+        d->broken = error != 0;
+        mc_metric_add(&d->resets, 1);
+        if (d->broken) {
+            mc_error("fabric: no new endpoint, the device is lost device=%s error=%d", d->info.name,
+                     error);
         }
-        all = sweep_locked(&d->flights, w, reset, status, &e) &&
-              sweep_locked(&d->waiting, w, reset, status, &e);
-        pthread_mutex_unlock(&d->lock);
-        tell(&e);
+    }
+    sweep_locked(&d->flights, w, reset, status, &taken);
+    sweep_locked(&d->waiting, w, reset, status, &taken);
+    pthread_mutex_unlock(&d->lock);
+    while (!mc_list_empty(&taken)) {
+        struct mc_slice_op *slice = mc_container_of(taken.next, struct mc_slice_op, transport_link);
+        struct flight *f = flight_of(slice);
+        enum mc_status why = (enum mc_status)f->status;
+        mc_list_del(&slice->transport_link);
+        peer_put(f->peer);
+        mc_slice_done(slice, why, why != MC_ERR_TIMEOUT);
     }
 }
 

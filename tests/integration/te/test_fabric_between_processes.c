@@ -9,7 +9,8 @@
 #include "integration/te/te_peer.h"
 #include "te/te.h"
 
-#define SIZE (24u << 20)
+#define SIZE   (24u << 20)
+#define RESETS "mooncake_te_fabric_resets_total{device=\"lo\"}"
 
 struct scene {
     struct peer peer;
@@ -188,7 +189,42 @@ static void a_deadline_ends_what_a_stopped_peer_owes(void **state) {
     free(copy);
     assert_ok(move(s, MC_TRANSFER_READ, 0, SIZE, 60000));
     mc_test_verify(s->local, SIZE, 6);
-    assert_true(te_counter(s->engine, "mooncake_te_fabric_resets_total{device=\"lo\"}") > 0);
+    assert_true(te_counter(s->engine, RESETS) > 0);
+}
+
+static void *go_on_after_a_reset(void *arg) {
+    struct scene *s = arg;
+    uint64_t patience = mc_deadline_in_ms(60000);
+    while (te_counter(s->engine, RESETS) == 0 && mc_now_ns(mc_clock_system()) < patience) {
+        usleep(1000);
+    }
+    kill(s->peer.pid, SIGCONT);
+    return NULL;
+}
+
+/* More slices than one sweep could hold, on one device: each fails once a reset, and is not taken
+ * for lost again while it is under way anew. */
+static void many_slices_are_given_up_at_once(void **state) {
+    enum { MANY = 256, EACH = 65536 };
+    struct scene *s = *state;
+    struct mc_transfer_request r[MANY];
+    pthread_t thread;
+    for (uint64_t i = 0; i < MANY; i++) {
+        r[i] = (struct mc_transfer_request){MC_TRANSFER_READ, s->local + i * EACH, s->segment,
+                                            s->peer.hello.addr + i * EACH, EACH};
+    }
+    assert_int_equal(peer_tell(&s->peer, PEER_FILL, 0, SIZE, 7), SIZE);
+    assert_ok(move(s, MC_TRANSFER_READ, 0, 4096, 60000));
+    peer_pause(&s->peer);
+    assert_int_equal(pthread_create(&thread, NULL, go_on_after_a_reset, s), 0);
+    assert_ok(mc_transfer(s->engine, r, MANY, mc_deadline_in_ms(60000)));
+    pthread_join(thread, NULL);
+    mc_test_verify(s->local, (size_t)MANY * EACH, 7);
+    int64_t resets = te_counter(s->engine, RESETS);
+    assert_true(resets > 0);
+    int64_t failures =
+        te_counter(s->engine, "mooncake_te_slice_failures_total{transport=\"fabric\"}");
+    assert_in_range(failures, 65, MANY * resets);
 }
 
 static void a_peer_that_came_back_is_met_anew(void **state) {
@@ -255,6 +291,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(what_is_not_registered_goes_by_tcp, set_up_free, tear_down),
         cmocka_unit_test_setup_teardown(memory_that_is_gone_is_an_error, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deadline_ends_what_a_stopped_peer_owes, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(many_slices_are_given_up_at_once, set_up_impatient,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_peer_that_came_back_is_met_anew, set_up_impatient,
                                         tear_down),
