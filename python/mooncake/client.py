@@ -22,7 +22,7 @@ from typing import Any
 from mooncake import store as _native
 
 __all__ = ["MooncakeStore", "MooncakeError", "KeyNotFound", "NoSpace", "KeyInUse", "Conflict", "Unreachable",
-           "InvalidArgument"]
+           "InvalidArgument", "Closed"]
 
 CHUNK_BYTES = 64 << 20  # of one step of a copy that reports its progress
 
@@ -60,6 +60,14 @@ class InvalidArgument(MooncakeError, ValueError):
     """The store does not take this argument, or is closed."""
 
 
+class Closed(InvalidArgument):
+    """The store is closed, or the parent's of this process."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(-600, why)
+        self.args = (why,)
+
+
 _CLASSES = {-704: KeyNotFound, -200: NoSpace, -703: KeyInUse, -706: KeyInUse, -708: KeyInUse, -714: KeyInUse, -705: Conflict,
             -300: Conflict, -800: Unreachable, -900: Unreachable, -901: Unreachable, -400: InvalidArgument, -600: InvalidArgument}
 
@@ -91,7 +99,7 @@ class _Async:
         return call
 
 
-def _config(replicas: int = 1, soft_pin: bool = False, soft_pin_ms: int | None = None, hard_pin: bool = False,
+def _put_options(replicas: int = 1, soft_pin: bool = False, soft_pin_ms: int | None = None, hard_pin: bool = False,
             preferred: str | Iterable[str] = (), group: str | None = None, ttl: float | None = None, if_absent: bool = False,
             if_version: int | list[int] | None = None, if_checksum: int | list[int] | None = None,
             keys: int = 1) -> _native.ReplicateConfig:
@@ -104,11 +112,21 @@ def _config(replicas: int = 1, soft_pin: bool = False, soft_pin_ms: int | None =
     if group is not None:
         config.group_ids = [group] * keys
     if ttl is not None:
+        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+            raise TypeError(f"ttl must be a number of seconds, not {type(ttl).__name__}")
+        if not ttl > 0:
+            raise InvalidArgument(-600, f"ttl={ttl}")
         config.ttl_ms = max(1, round(ttl * 1000))
     config.if_absent = if_absent
     config.if_version, config.if_checksum = ([value] if isinstance(value, int) else value
                                              for value in (if_version, if_checksum))
     return config
+
+
+def _keys(keys: Iterable[str]) -> list[str]:
+    if isinstance(keys, (str, bytes)):
+        raise TypeError(f"keys must be an iterable of str, not one {type(keys).__name__}")
+    return list(keys)
 
 
 class MooncakeStore:
@@ -123,20 +141,34 @@ class MooncakeStore:
     def __init__(self, master: str = "127.0.0.1:50051", *, segment: int | str = 0, hostname: str | None = None,
                  metadata: str = "P2PHANDSHAKE", protocol: str = "tcp", devices: str = "", tenant: str = "default",
                  cache: int | str = "64MB") -> None:
-        self.raw = _native.MooncakeDistributedStore()
+        self._raw, self._pid, self._closed = _native.MooncakeDistributedStore(), os.getpid(), False
         config = {"local_hostname": hostname or os.environ.get("MOONCAKE_LOCAL_HOSTNAME", "127.0.0.1"),
                   "metadata_server": metadata, "master_server_addr": master, "global_segment_size": segment,
                   "local_buffer_size": cache, "protocol": protocol, "rdma_devices": devices, "tenant_id": tenant}
-        code = self.raw.setup(config)
+        code = self._raw.setup(config)
         if code:
-            raise (InvalidArgument if code == -600 else Unreachable)(code, f"a store at {master} with {config}")
+            given = {"segment": segment, "hostname": hostname, "metadata": metadata, "protocol": protocol, "devices": devices,
+                     "tenant": tenant, "cache": cache}
+            said = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+            code = -900 if code == -1 else code  # All that setup() says of a master that does not answer.
+            raise (InvalidArgument if code == -600 else Unreachable)(code, f"no store at the master {master!r}, {said}")
         self.aio = _Async(self)
 
     # ---- life ----
 
+    @property
+    def raw(self) -> _native.MooncakeDistributedStore:
+        """The MooncakeDistributedStore below."""
+        if self._pid != os.getpid():
+            raise Closed("this store belongs to the parent process: open one after the fork")
+        if self._closed:
+            raise Closed("this store is closed")
+        return self._raw
+
     def close(self) -> None:
         """Takes the segment back and disconnects; again is allowed."""
-        self.raw.close()
+        self._closed = True
+        self._raw.close()
 
     def __enter__(self) -> MooncakeStore:
         return self
@@ -153,12 +185,12 @@ class MooncakeStore:
     @property
     def name(self) -> str:
         """"host:port", the name of this client's segment."""
-        return self.raw.get_hostname()
+        return self._raw.get_hostname()
 
     @property
     def healthy(self) -> bool:
         """The master answers."""
-        return self.raw.health_check() == 0
+        return self._raw.health_check() == 0
 
     def __repr__(self) -> str:
         return f"<MooncakeStore {self.name or 'closed'}>"
@@ -167,11 +199,11 @@ class MooncakeStore:
 
     def put(self, key: str, value: Any, **options: Any) -> None:
         """Stores the bytes of `value`; an object that exists stays as it is."""
-        _check(self.raw.put(key, value, _config(**options)), f"put '{key}'")
+        _check(self.raw.put(key, value, _put_options(**options)), f"put '{key}'")
 
     def upsert(self, key: str, value: Any, **options: Any) -> None:
         """Stores the bytes of `value`, in the place of what was there."""
-        _check(self.raw.upsert(key, value, _config(**options)), f"upsert '{key}'")
+        _check(self.raw.upsert(key, value, _put_options(**options)), f"upsert '{key}'")
 
     def view(self, key: str) -> memoryview:
         """The object's bytes as a memoryview, which keeps its memory; cheaper than get()."""
@@ -210,6 +242,8 @@ class MooncakeStore:
 
     # ---- mapping ----
 
+    __iter__ = None  # Or [] would be asked for 0, 1, 2, ...
+
     def __setitem__(self, key: str, value: Any) -> None:
         self.upsert(key, value)
 
@@ -224,7 +258,7 @@ class MooncakeStore:
 
     def exist(self, keys: Iterable[str]) -> dict[str, bool]:
         """{key: bool}, asked at once."""
-        keys = list(keys)
+        keys = _keys(keys)
         found = self.raw.batch_is_exist(keys)
         if any(code < 0 for code in found):
             raise _error(-900, "exist")
@@ -232,13 +266,15 @@ class MooncakeStore:
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """{key: bytes} of the keys that are there, read at once."""
-        keys = list(keys)
+        keys = _keys(keys)
         return {key: bytes(handle) for key, handle in zip(keys, self.raw.batch_get_buffer(keys)) if handle is not None}
 
     def put_many(self, values: Mapping[str, Any], **options: Any) -> None:
         """put() of every key of a mapping, at once."""
+        if not isinstance(values, Mapping):
+            raise TypeError(f"values must be a mapping of keys to bytes, not {type(values).__name__}")
         keys = list(values)
-        _check(self.raw.put_batch(keys, [values[key] for key in keys], _config(keys=len(keys), **options)), f"put {len(keys)} keys")
+        _check(self.raw.put_batch(keys, [values[key] for key in keys], _put_options(keys=len(keys), **options)), f"put {len(keys)} keys")
 
     # ---- arrays ----
 
@@ -253,7 +289,7 @@ class MooncakeStore:
             raise InvalidArgument(-600, f"an array of {name} with {array.ndim} dimensions")
         data = array.reshape(-1).view(numpy.uint8) if array.size else b""
         head = _tensors.Header(code, array.shape).pack()
-        _check(self.raw.upsert_parts(key, head, memoryview(data), config=_config(**options)), f"put array '{key}'")
+        _check(self.raw.upsert_parts(key, head, memoryview(data), config=_put_options(**options)), f"put array '{key}'")
 
     def get_array(self, key: str) -> Any:
         """The numpy array of an object that put_array() or put_tensor() stored."""

@@ -358,7 +358,7 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
 async def main() -> None:
     args = parse_arguments()
     if web is None:
-        raise SystemExit("mc_store_rest_server needs aiohttp: pip install 'mooncake-transfer-engine-c[service]'")
+        raise SystemExit("mc_store_rest_server needs aiohttp: pip install aiohttp")
     defined = dict(item.split("=", 1) for item in args.define if "=" in item)
     for item in args.define:
         if "=" not in item:

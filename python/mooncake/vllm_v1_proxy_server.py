@@ -143,7 +143,7 @@ def urls(instances: list[tuple[str, int]]) -> list[str]:
 def main(argv: Optional[list[str]] = None) -> None:
     args = parse_args(argv)
     if web is None:
-        raise SystemExit("the proxy needs aiohttp: pip install 'mooncake-transfer-engine-c[service]'")
+        raise SystemExit("the proxy needs aiohttp: pip install aiohttp")
     logging.basicConfig(level=logging.INFO)
     proxy = Proxy(urls(args.prefiller_instances), urls(args.decoder_instances))
     web.run_app(proxy.app(), host=args.host, port=args.port)

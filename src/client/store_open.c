@@ -225,12 +225,18 @@ static void *heartbeat_main(void *arg) {
     struct mc_store *store = arg;
     const struct mc_clock *clock = mc_clock_system();
     uint64_t ping_at = mc_now_ns(clock) + PING_PERIOD_NS; /* opening has just asked the master */
+    struct mc_store_report report;
+    mc_store_report_init(&report);
     do {
         if (mc_now_ns(clock) >= ping_at) {
             beat(store);
             ping_at = mc_now_ns(clock) + PING_PERIOD_NS;
         }
-    } while (heartbeat_sleep(store, mc_min_u64(ping_at, mc_ops_view_renew(store->ops))));
+        if (mc_now_ns(clock) >= report.due_ns) {
+            mc_store_report(store, &report, mc_now_ns(clock));
+        }
+    } while (heartbeat_sleep(
+        store, mc_min_u64(mc_min_u64(ping_at, report.due_ns), mc_ops_view_renew(store->ops))));
     return NULL;
 }
 

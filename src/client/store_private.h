@@ -104,6 +104,17 @@ void mc_store_metrics_destroy(struct mc_store *store);
 /* A call that moved `bytes` ends now. */
 void mc_store_count(struct mc_store *store, enum mc_store_op op, uint64_t begin_ns, uint64_t bytes);
 
+/* ---- store_report.c ---- */
+
+struct mc_store_report {
+    uint64_t interval_ns, last_ns;
+    uint64_t due_ns; /* MC_NO_DEADLINE = nobody asked for reports */
+    bool bandwidth;
+    int64_t read, written; /* bytes, at the last one */
+};
+void mc_store_report_init(struct mc_store_report *r);
+void mc_store_report(struct mc_store *store, struct mc_store_report *r, uint64_t now_ns);
+
 /* ---- store_segments.c ---- */
 
 /* mc_ops_node.fresh_memory; ctx is the store. */

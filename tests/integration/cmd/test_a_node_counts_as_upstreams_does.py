@@ -118,6 +118,20 @@ def rpcs_and_the_ssd_are_counted(closing, scratch):
     check(("mooncake_client_rpc_count", "PutStart") not in seen, "an RPC that nobody asked for")
 
 
+def it_reports_what_it_did(closing, scratch):
+    """The lines that upstream's variables ask for; without the rates the other of the two."""
+    master = Master(BIN, "--enable_offload")
+    closing.append(master)
+    for number, (bandwidth, rates) in enumerate((("true", r" read_bytes_per_s=\d+ written_bytes_per_s=\d+"), ("0", ""))):
+        directory = pathlib.Path(scratch) / str(number)
+        directory.mkdir()
+        client = Client(master, directory, MC_STORE_CLIENT_METRIC_INTERVAL="1",
+                        MC_STORE_CLIENT_METRIC_BANDWIDTH=bandwidth, MC_LOG_LEVEL="INFO")
+        closing.append(client)
+        client.wait_for(rf"client report name=\S+ read_bytes=0 written_bytes=0{rates}\n")
+        client.wait_for(r"client report name=\S+ requests:.* MountSegment=1/\d+/\d+")
+
+
 def metrics_may_be_off(closing, scratch):
     master = Master(BIN, "--enable_offload")
     closing.append(master)
@@ -128,4 +142,4 @@ def metrics_may_be_off(closing, scratch):
     check_equal(http("GET", client.http, "/health")[0], 200, "health")
 
 
-main(every_name_is_served, rpcs_and_the_ssd_are_counted, metrics_may_be_off)
+main(every_name_is_served, rpcs_and_the_ssd_are_counted, it_reports_what_it_did, metrics_may_be_off)

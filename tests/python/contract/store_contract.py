@@ -382,7 +382,7 @@ class Terms(StoreCase):
             self.store.put("k", b"x", self.config(if_absent=True, if_version=[1]))
 
     def test_for_people(self):
-        from mooncake.client import Conflict, KeyNotFound, MooncakeStore
+        from mooncake.client import Closed, Conflict, InvalidArgument, KeyNotFound, MooncakeStore
         with MooncakeStore(MASTER) as store:
             store.put("k", b"one", ttl=60, if_absent=True)
             self.assertTrue(0 < store.info("k").ttl_ms <= 60000)
@@ -396,6 +396,25 @@ class Terms(StoreCase):
             self.assertEqual(store.get_many(["a", "b"]), {"a": b"1", "b": b"2"})
             with self.assertRaises(KeyNotFound):
                 store.info("none")
+            for wrong, error in ((lambda: store.get_many("ab"), TypeError), (lambda: store.put_many([1]), TypeError),
+                                 (lambda: iter(store), TypeError), (lambda: store.put("t", b"", ttl="5"), TypeError),
+                                 (lambda: store.put("t", b"x", ttl=-1), InvalidArgument),
+                                 (lambda: store.put("t", b"x", tll=1), TypeError),
+                                 (lambda: MooncakeStore(MASTER, segment="lots"), InvalidArgument)):
+                with self.assertRaises(error):
+                    wrong()
+            child = os.fork()
+            if child == 0:
+                try:
+                    store.get("k")
+                except Closed as closed:
+                    os._exit(0 if "parent process" in str(closed) else 1)
+                finally:
+                    os._exit(2)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+        store.close()
+        with self.assertRaisesRegex(Closed, "^this store is closed$"):
+            store.get("k")
 
 
 class Configs(StoreCase):
