@@ -20,6 +20,7 @@
 
 #include "base/log.h"
 #include "client/checksum.h"
+#include "client/session.h"
 
 #define ROUND_BYTES  (64u << 20)
 #define KEY_ATTEMPTS 8 /* replicas tried and beginnings at byte 0, together */
@@ -133,8 +134,8 @@ static bool same_place(const struct mw_replica *a, const struct mw_replica *b) {
 static bool goes_on(const struct mc_get_key *key, const struct mc_get_answer *answer,
                     size_t *index) {
     *index = 0;
-    if (answer->version != key->version || answer->stripes != key->stripes ||
-        answer->striped_bytes != key->striped_bytes) {
+    bool same = answer->version == key->version || key->version == 0; /* 0: nobody had asked */
+    if (!same || answer->stripes != key->stripes || answer->striped_bytes != key->striped_bytes) {
         return false;
     }
     const struct mw_replica *now = answer->list.replicas.items;
@@ -234,26 +235,55 @@ static void renewed(struct mc_get_chunk *chunk, struct mc_get_key *key,
     }
 }
 
+/* Some object is not for those who do not know of stripes. */
+static bool names_stripes(const struct mc_vec *answers) {
+    bool found = false;
+    for (size_t i = 0; i < answers->count; i++) {
+        found = found || ((const struct mw_e_list *)answers->items)[i].error == MC_NOT_SUPPORTED;
+    }
+    return found;
+}
+
+/* In upstream's words. */
+static enum mc_status request_plainly(struct mc_get_chunk *chunk, struct mc_str *names, size_t n,
+                                      struct mc_vec *answers) {
+    struct mc_ops *ops = chunk->ops;
+    if (n > 1) {
+        struct mw_a_keys args = {.keys = {names, n}, .tenant = ops->tenant};
+        return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchGetReplicaList, &args, answers, n,
+                                chunk->deadline_ns, MC_OPS_IDEMPOTENT);
+    }
+    struct mw_a_key args = {.key = names[0], .tenant = ops->tenant};
+    struct mw_e_list *single = mc_arena_alloc(&chunk->call->arena, sizeof(*single));
+    *answers = (struct mc_vec){single, 1};
+    return mc_ops_rpc(ops, chunk->call, MC_RPC_GetReplicaList, &args, single, chunk->deadline_ns,
+                      MC_OPS_IDEMPOTENT);
+}
+
+static void keep_list(struct mc_get_chunk *chunk, struct mc_get_key *key) {
+    mc_session_copy_list(&chunk->call->arena, &key->list, &key->list);
+    if (key->replica != NULL) {
+        key->replica = (const struct mw_replica *)key->list.replicas.items + key->replica_index;
+    }
+}
+
 enum mc_status mc_get_request(struct mc_get_chunk *chunk, const uint32_t *index, size_t n,
                               struct mc_vec *answers) {
-    struct mc_ops *ops = chunk->ops;
-    if (n == 1 && !chunk->own) {
-        struct mw_a_key args = {.key = chunk->keys[index[0]].key, .tenant = ops->tenant};
-        struct mw_e_list *single = mc_arena_alloc(&chunk->call->arena, sizeof(*single));
-        *answers = (struct mc_vec){single, 1};
-        return mc_ops_rpc(ops, chunk->call, MC_RPC_GetReplicaList, &args, single,
-                          chunk->deadline_ns, MC_OPS_IDEMPOTENT);
-    }
     struct mc_str *names = mc_arena_alloc(&chunk->call->arena, n * sizeof(*names));
     for (size_t i = 0; i < n; i++) {
         names[i] = chunk->keys[index[i]].key;
     }
-    if (chunk->own) {
-        return mc_ops_get_objects(ops, chunk->call, names, n, chunk->deadline_ns, answers);
+    if (!chunk->own) {
+        MC_TRY(request_plainly(chunk, names, n, answers));
+        chunk->own = names_stripes(answers);
+        if (!chunk->own) {
+            return MC_OK;
+        }
+        for (size_t i = 0; i < n; i++) { /* the next answer takes the place of the one before */
+            keep_list(chunk, &chunk->keys[index[i]]);
+        }
     }
-    struct mw_a_keys args = {.keys = {names, n}, .tenant = ops->tenant};
-    return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchGetReplicaList, &args, answers, n,
-                            chunk->deadline_ns, MC_OPS_IDEMPOTENT);
+    return mc_ops_get_objects(chunk->ops, chunk->call, names, n, chunk->deadline_ns, answers);
 }
 
 struct mc_get_answer mc_get_answer_at(const struct mc_get_chunk *chunk,
@@ -277,15 +307,6 @@ struct mc_get_answer mc_get_answer_at(const struct mc_get_chunk *chunk,
     return out;
 }
 
-/* Some object is not for those who do not know of stripes. */
-static bool names_stripes(const struct mc_get_chunk *chunk, const struct mc_vec *answers) {
-    bool found = false;
-    for (size_t i = 0; !chunk->own && i < answers->count; i++) {
-        found = found || ((const struct mw_e_list *)answers->items)[i].error == MC_NOT_SUPPORTED;
-    }
-    return found;
-}
-
 /* Asks for the keys at index[0..n). `first` = not a renewal. */
 static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, bool first) {
     struct mc_vec answers = {0};
@@ -293,10 +314,6 @@ static void ask(struct mc_get_chunk *chunk, const uint32_t *index, size_t n, boo
     if (first && status == MC_NOT_SUPPORTED && chunk->own) {
         mc_ops_master_refused(chunk->ops, "the hot cache is off, as no versions are told");
         chunk->own = false;
-        status = mc_get_request(chunk, index, n, &answers);
-    }
-    if (first && status == MC_OK && names_stripes(chunk, &answers)) {
-        chunk->own = true;
         status = mc_get_request(chunk, index, n, &answers);
     }
     uint64_t answered = mc_ops_now(chunk->ops);

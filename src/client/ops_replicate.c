@@ -5,7 +5,8 @@
  * of a put (client/ops.h): it has an id of its own, so a late end of one can never end another, and
  * it is revoked only when no byte of it can arrive any more; else the master's timeouts take the
  * space back. The bytes come from the source replica, which is this node's own as a rule: then they
- * are sent from where they lie, through a mapping that outlives whatever happens to the segment.
+ * are sent from where they lie, through a mapping that outlives whatever happens to the segment. A
+ * striped object is copied stripe by stripe, each like a whole object, until the master names none.
  */
 #include "client/ops_internal.h"
 
@@ -18,6 +19,7 @@
 #define BOUNCE_BYTES (8u << 20)
 #define RETRY_NS     (50 * MC_MS) /* longer each time */
 #define RETRIES_MAX  100
+#define STRIPES_MAX  1024 /* steps of one copy: each gives every target that lacks it one stripe */
 
 struct replicate {
     struct mc_ops *ops;
@@ -225,7 +227,13 @@ static void run_task(struct mc_ops *ops, const struct mw_task_assignment *task) 
         task->type == MC_TASK_COPY || task->type == MC_TASK_MOVE
             ? mw_task_payload_decode(task->type, task->payload, &call->arena, &r.payload)
             : MC_NOT_SUPPORTED;
+    uint64_t steps = r.move ? 0 : mc_min_u64(r.payload.stripes, STRIPES_MAX);
     if (status == MC_OK) {
+        status = carry_out(&r, task->max_retry_attempts);
+    }
+    for (; steps > 0 && status == MC_OK && r.targets.count > 0; steps--) {
+        r.writer = mc_ops_fresh_writer(ops);
+        r.deadline_ns = mc_ops_deadline(ops);
         status = carry_out(&r, task->max_retry_attempts);
     }
     report(ops, call, task->id, status, r.retries);

@@ -105,6 +105,36 @@ void mc_replication_begin(struct mc_call *call, struct mc_shard *shard, struct m
     mc_object_list(shard, o, MC_LIST_NONE);
 }
 
+/* What is copied of a striped object: a stripe that some target does not have, where it can be
+ * read; any of its replicas when all have all. A copy takes as many steps as that. */
+static const struct mc_replica *next_stripe(struct mc_object *o, const struct mc_str *targets,
+                                            size_t count) {
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        for (size_t k = 0; k < count && r->stripes > 0 && r->status == MC_REPLICA_COMPLETE; k++) {
+            if (!on_segment(o, r, targets[k])) {
+                return r;
+            }
+        }
+    }
+    return &o->first;
+}
+
+/* Of a striped object lists have a place for as many of each stripe as of the one there is most of.
+ */
+static bool room_for(struct mc_object *o, const struct mc_replica *from,
+                     const struct mc_str *targets, size_t count) {
+    unsigned same = 0;
+    for (unsigned i = 0; i < o->replica_count; i++) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        same += r->stripe == from->stripe && r->stripes == from->stripes;
+    }
+    for (size_t i = 0; i < count; i++) {
+        same += !on_segment(o, from, targets[i]);
+    }
+    return from->stripes == 0 || same * from->stripes <= MC_MAX_REPLICAS;
+}
+
 struct start {
     struct mc_uuid client;
     struct mc_str source;
@@ -129,10 +159,13 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
     if (o->list == MC_LIST_PROCESSING || from < 0) {
         return MC_REPLICA_NOT_FOUND;
     }
-    if (mc_object_striped(o) && !start->move) {
-        return MC_NOT_SUPPORTED;
-    }
     const struct mc_replica *moved = mc_object_replica(o, (unsigned)from);
+    if (mc_object_striped(o) && !start->move) {
+        moved = next_stripe(o, start->targets, start->target_count);
+        if (!room_for(o, moved, start->targets, start->target_count)) {
+            return MC_INVALID_PARAMS;
+        }
+    }
     for (size_t i = 0; i < start->target_count; i++) {
         if (!on_segment(o, moved, start->targets[i])) {
             MC_TRY(mc_place_check(call, start->targets[i]));

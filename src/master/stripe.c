@@ -10,7 +10,7 @@
  *  - the copies of one stripe never share a segment name, so that a node that goes takes no object
  *    of two copies with it; different stripes may share one;
  *  - only clients that ask for stripes are given them: upstream's would take a stripe for a copy;
- *  - it is moved stripe by stripe, and not copied.
+ *  - it is moved and copied stripe by stripe.
  * On an SSD it is in one piece: such a replica follows the stripes (stripes 0), is no stripe of any
  * copy, and is all that is left when memory gives the object up or loses a stripe of it.
  */

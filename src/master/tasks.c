@@ -274,7 +274,7 @@ uint64_t mc_tasks_count(struct mc_master *m, enum mc_task_status status) {
 
 /* The replica to copy from: on `source`, or, when that is empty, any, readable ones first. */
 static enum mc_status find_source(struct mc_call *call, const struct mc_key *key,
-                                  struct mc_str source, struct mc_str *name,
+                                  struct mc_str source, struct mw_task_payload *payload,
                                   struct mc_uuid *client) {
     struct mc_shard *shard = mc_shard_of(call->m, key->hash);
     const struct mc_segment *found = NULL;
@@ -296,13 +296,10 @@ static enum mc_status find_source(struct mc_call *call, const struct mc_key *key
     }
     if (found) {
         *client = found->client;
-        *name = mc_arena_str(call->arena, found->info.name);
+        payload->source = mc_arena_str(call->arena, found->info.name);
+        payload->stripes = o->first.stripes;
     }
-    bool striped = o && mc_object_striped(o);
     mc_lock_release(&shard->lock);
-    if (striped && source.len == 0) {
-        return MC_NOT_SUPPORTED; /* a copy of a striped object */
-    }
     return !o ? MC_OBJECT_NOT_FOUND : found ? MC_OK : MC_INVALID_PARAMS;
 }
 
@@ -321,7 +318,7 @@ static enum mc_status create(struct mc_call *call, enum mc_task_type type, const
                                       .key = key->user,
                                       .targets = *targets};
     struct mc_uuid client;
-    MC_TRY(find_source(call, key, source, &payload.source, &client));
+    MC_TRY(find_source(call, key, source, &payload, &client));
     for (size_t i = 0; i < targets->count; i++) {
         MC_TRY(check_target(call, ((const struct mc_str *)targets->items)[i]));
     }

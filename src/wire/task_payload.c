@@ -56,6 +56,9 @@ void mw_task_payload_encode(enum mc_task_type type, const struct mw_task_payload
                       "\"dynamic_replication_version_epoch\":%llu",
                       (unsigned long long)payload->lease.hi, (unsigned long long)payload->lease.lo,
                       (unsigned long long)payload->epoch);
+        if (payload->stripes > 0) {
+            mc_buf_printf(out, ",\"stripes\":%llu", (unsigned long long)payload->stripes);
+        }
     }
     mc_buf_putc(out, '}');
 }
@@ -265,6 +268,8 @@ static unsigned read_member(struct reader *r, enum mc_task_type type, struct mc_
         out->lease.lo = read_number(r);
     } else if (mc_str_eq(name, MC_STR("dynamic_replication_version_epoch"))) {
         out->epoch = read_number(r);
+    } else if (mc_str_eq(name, MC_STR("stripes"))) {
+        out->stripes = read_number(r);
     } else {
         skip_value(r, 0);
     }

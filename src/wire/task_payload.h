@@ -15,6 +15,8 @@ struct mw_task_payload {
     struct mc_vec targets; /* of struct mc_str; a move has exactly one */
     struct mc_uuid lease;  /* of a copy that dynamic replication asked for; else {0, 0} */
     uint64_t epoch;
+    /* Of a copy of a striped object, which is done in so many steps: how many stripes it has. */
+    uint64_t stripes;
 };
 
 void mw_task_payload_encode(enum mc_task_type type, const struct mw_task_payload *payload,

@@ -124,8 +124,12 @@ static void look_at_quotas(struct sim *sim, bool check) {
 }
 
 void sim_ledger_before(struct sim *sim, uint32_t function_id) {
-    bool conditions = mc_master_rpc_index(mc_master_rpc_find(function_id)) == MC_RPC_StartPuts;
-    look_at_quotas(sim, false);
+    enum mc_master_rpc rpc = mc_master_rpc_index(mc_master_rpc_find(function_id));
+    bool conditions = rpc == MC_RPC_StartPuts;
+    if (conditions || rpc == MC_RPC_PutStart || rpc == MC_RPC_UpsertStart ||
+        rpc == MC_RPC_BatchPutStart || rpc == MC_RPC_BatchUpsertStart) {
+        look_at_quotas(sim, false);
+    }
     for (unsigned key = 0; key < SIM_KEYS && conditions; key++) {
         struct mw_object_info o;
         bool known = mc_master_inspect(sim->master, mc_str_from(sim_key_tenant(sim, key)),

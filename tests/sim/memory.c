@@ -47,9 +47,9 @@ struct sim_region *sim_region_make(struct sim *sim, uint64_t base, uint64_t size
     struct sim_region *region = mc_alloc(sizeof(*region));
     *region = (struct sim_region){.refs = 1, .base = base, .size = size, .bytes = mc_alloc(size)};
     uint64_t noise = mc_rng_next(&sim->rng);
-    for (uint64_t i = 0; i < size; i++) { /* whatever was there before */
+    for (uint64_t i = 0; i < size; i += sizeof(noise)) { /* whatever was there before */
         noise = noise * 6364136223846793005u + 1442695040888963407u;
-        region->bytes[i] = (uint8_t)(noise >> 56);
+        memcpy(region->bytes + i, &noise, mc_min_u64(sizeof(noise), size - i));
     }
     return region;
 }

@@ -98,7 +98,7 @@ static void ended(struct sim_client *client, const char *what, enum mc_status st
     if (process->dead) {
         return;
     }
-    if (status == MC_NOT_SUPPORTED && sim->profile.stripe_bytes == 0) {
+    if (status == MC_NOT_SUPPORTED) {
         sim_fail(sim, "%s: the master does not know %s", process->name, what);
     }
     if (!answered(status) && !sim->profile.faulty) {
@@ -513,16 +513,18 @@ static void look(struct sim_client *client) {
     struct sim_process *process = &client->process;
     struct sim *sim = process->sim;
     uint64_t began = sim->now_ns;
-    struct mc_replica_info replicas[2 * SIM_NODES];
+    struct mc_replica_info replicas[4 * SIM_NODES];
+    /* in memory and on disks; or up to three stripes of a copy on each, and on disks */
+    size_t most = (sim->profile.stripe_bytes > 0 ? 4 : 2) * SIM_NODES;
     size_t count = 0;
     uint64_t length = 0;
     unsigned key = some_key(client);
-    enum mc_status status = sim_odds(sim, 50)
-                                ? mc_ops_size(process->ops, sim_key_text(sim, key), &length)
-                                : mc_ops_replicas(process->ops, sim_key_text(sim, key), replicas,
-                                                  2 * SIM_NODES, &count);
+    enum mc_status status =
+        sim_odds(sim, 50)
+            ? mc_ops_size(process->ops, sim_key_text(sim, key), &length)
+            : mc_ops_replicas(process->ops, sim_key_text(sim, key), replicas, most, &count);
     ended(client, "look", status, began, 1);
-    if (status == MC_OK && !process->dead && count > 2 * SIM_NODES) { /* and their disks */
+    if (status == MC_OK && !process->dead && count > most) {
         sim_fail(sim, "%s has %zu replicas on %d nodes", sim_key_name(key), count, SIM_NODES);
     }
 }

@@ -234,8 +234,12 @@ static void test_a_stripe_moves(void **state) {
     assert_string_not_equal(after[0].endpoint, stripes[0].endpoint);
     assert_string_equal(after[1].endpoint, stripes[1].endpoint);
     read_back(f, "l", STRIPED, 4);
-    assert_int_equal(mc_store_copy(f->reader, "l", (const char *const[]){from}, 1, &w.id),
-                     MC_NOT_SUPPORTED);
+    /* A copy that is whole on the node that had the first stripe: of both, from two nodes. */
+    assert_ok(mc_store_copy(f->reader, "l", (const char *const[]){from}, 1, &w.id));
+    cluster_wait_until(over, &w, 60000, "the copy ends");
+    assert_string_equal(w.task.message, "Task completed successfully");
+    assert_int_equal(inspect(f, "l").replicas, 2);
+    read_back(f, "l", STRIPED, 4);
 }
 
 static void test_upstreams_words_are_refused(void **state) {

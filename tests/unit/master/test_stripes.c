@@ -195,12 +195,6 @@ static void test_stripes_move_one_by_one_and_stay_in_order(void **state) {
     call(f, MC_RPC_MoveEnd, &end, &r);
     assert_ok(r.error);
     assert_int_equal(object(f, "k").value.list.replicas.count, 3);
-
-    struct mw_a_copy_start copy = {
-        {7, 3}, str("k"), str("default"), target, {&(struct mc_str){"node:3", 6}, 1}};
-    struct mw_e_copy copied;
-    call(f, MC_RPC_CopyStart, &copy, &copied);
-    assert_int_equal(copied.error, MC_NOT_SUPPORTED);
 }
 
 static void test_eviction_and_quota_see_all_stripes(void **state) {
@@ -246,6 +240,43 @@ static struct mw_object_info inspect(struct fixture *f, const char *key) {
     assert_int_equal(answers.count, 1);
     assert_ok(((struct mw_e_object_info *)answers.items)->error);
     return ((struct mw_e_object_info *)answers.items)->value;
+}
+
+/* Stripe by stripe, each to where it is not yet, until every target has all. */
+static void test_a_copy_is_made_step_by_step(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[3];
+    mount_all(f, 2, ids);
+    assert_ok(put_striped(f, "k", 40 * MIB));
+    ids[2] = mount(f, "node:2", SEGMENT);
+    struct mc_str names[] = {str("node:2"), str("node:0")};
+    struct mw_a_copy_task ask = {str("k"), str("default"), {names, 2}};
+    struct mw_e_uuid id;
+    call(f, MC_RPC_CreateCopyTask, &ask, &id);
+    assert_ok(id.error);
+    unsigned copied = 0;
+    for (unsigned step = 0; step < 5; step++) {
+        struct mw_a_copy_start start = {
+            {7, step}, str("k"), str("default"), str("node:0"), {names, 2}};
+        struct mw_a_client_key end = {{7, step}, str("k"), str("default")};
+        struct mw_e_copy started;
+        struct mw_e_void ended;
+        call(f, MC_RPC_CopyStart, &start, &started);
+        assert_ok(started.error);
+        copied += (unsigned)started.value.targets.count;
+        fixture_check(f);
+        call(f, MC_RPC_CopyEnd, &end, &ended);
+        assert_ok(ended.error);
+    }
+    assert_int_equal(copied, 3); /* node:0 had one of the two already */
+    struct mw_e_object o = object(f, "k");
+    assert_int_equal(check_copies(&o.value.list.replicas, 2, 20 * MIB), 5);
+    assert_int_equal(inspect(f, "k").replicas, 2);
+    assert_int_equal(used_bytes(f), 5 * 20 * MIB);
+    fixture_check(f);
+    assert_ok(unmount(f, ids[0]));
+    assert_ok(object(f, "k").error);
+    fixture_check(f);
 }
 
 static void test_two_copies_outlive_any_one_node(void **state) {
@@ -446,6 +477,7 @@ int main(void) {
         TEST(test_copies_share_the_room_there_is),
         TEST(test_a_move_keeps_copies_apart),
         TEST(test_clearing_a_node_takes_its_stripes),
+        TEST(test_a_copy_is_made_step_by_step),
         TEST(test_an_ssd_has_it_whole_when_a_stripe_is_lost),
         TEST(test_what_is_left_of_a_broken_one_goes_when_an_ssd_has_it),
     };
