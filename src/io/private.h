@@ -15,6 +15,9 @@ enum mc_status mc_socket_writev(int fd, const struct iovec *iov, int count, size
 enum mc_status mc_socket_receive(int fd, const struct iovec *iov, int count, int flags, size_t *n);
 
 void mc_spin_init(struct mc_spin *spin);
+/* Round each wait for an answer; true = so few threads wait that this one may look. */
+bool mc_spin_enter(void);
+void mc_spin_leave(void);
 /* Looks for bytes until the spin's limit; MC_OK with *n == 0 = none came, or it did not look. */
 enum mc_status mc_spin_read(struct mc_stream *s, const struct iovec *iov, int count, size_t *n);
 

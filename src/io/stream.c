@@ -173,15 +173,30 @@ void mc_stream_sleep_in_reads(struct mc_stream *s) {
 
 enum mc_status mc_stream_recv_once(struct mc_stream *s, const struct iovec *iov, int iov_count,
                                    size_t *n) {
-    MC_TRY(mc_spin_read(s, iov, iov_count, n));
-    return *n > 0 ? MC_OK : mc_socket_receive(s->fd, iov, iov_count, 0, n);
+    *n = 0;
+    enum mc_status status = mc_spin_enter() ? mc_spin_read(s, iov, iov_count, n) : MC_OK;
+    if (status == MC_OK && *n == 0) {
+        status = mc_socket_receive(s->fd, iov, iov_count, 0, n);
+    }
+    mc_spin_leave();
+    return status;
+}
+
+static enum mc_status plain_recv_some(struct mc_stream *s, const struct iovec *iov, int iov_count,
+                                      uint64_t deadline_ns, size_t *n) {
+    *n = 0;
+    enum mc_status status = mc_spin_enter() ? mc_spin_read(s, iov, iov_count, n) : MC_OK;
+    if (status == MC_OK && *n == 0) {
+        status = mc_recv_some(s->fd, iov, iov_count, deadline_ns, n);
+    }
+    mc_spin_leave();
+    return status;
 }
 
 enum mc_status mc_stream_recv_some(struct mc_stream *s, const struct iovec *iov, int iov_count,
                                    uint64_t deadline_ns, size_t *n) {
     if (mc_stream_is_plain(s)) {
-        MC_TRY(mc_spin_read(s, iov, iov_count, n));
-        return *n > 0 ? MC_OK : mc_recv_some(s->fd, iov, iov_count, deadline_ns, n);
+        return plain_recv_some(s, iov, iov_count, deadline_ns, n);
     }
     for (;;) {
         size_t got = 0;

@@ -4,6 +4,7 @@
  * looks before it sleeps gives the same bytes, and pays for looks in vain. MC_TEST_THREADS
  */
 #include <pthread.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -128,6 +129,52 @@ static void test_a_look_in_vain_is_paid_for(void **state) {
     }
 }
 
+static void *wait_for_the_end(void *arg) {
+    struct mc_stream *stream = arg;
+    char byte;
+    struct iovec in = {&byte, 1};
+    size_t n;
+    assert_int_equal(mc_stream_recv_some(stream, &in, 1, MC_NO_DEADLINE, &n), MC_ERR_CLOSED);
+    return NULL;
+}
+
+/* On two cores there is one to look with: who comes second sleeps at once. */
+static void test_who_is_not_alone_does_not_look(void **state) {
+    cpu_set_t all, one;
+    int fds[2], other_fds[2];
+    struct mc_stream stream, other;
+    pthread_t thread;
+    char byte;
+    struct iovec in = {&byte, 1};
+    size_t n;
+    uint64_t until = in_ms(60000);
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    for (int i = 0, left = 2; i < CPU_SETSIZE && left > 0; i++) {
+        if (CPU_ISSET(i, &all)) {
+            CPU_SET(i, &one);
+            left--;
+        }
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    looking_pair(fds, &stream, "20");
+    looking_pair(other_fds, &other, "20");
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_the_end, &other), 0);
+    do { /* until the other one waits */
+        stream.spin.owed_ns = 0;
+        assert_int_equal(mc_stream_recv_some(&stream, &in, 1, in_ms(0), &n), MC_ERR_TIMEOUT);
+        assert_true(mc_now_ns(mc_clock_system()) < until);
+    } while (stream.spin.owed_ns > 0);
+    close(other_fds[1]);
+    pthread_join(thread, NULL);
+    assert_int_equal(mc_stream_recv_some(&stream, &in, 1, in_ms(0), &n), MC_ERR_TIMEOUT);
+    assert_true(stream.spin.owed_ns > 0); /* alone again */
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+    stream.ops->close(&stream);
+    other.ops->close(&other);
+    close(fds[1]);
+}
+
 static void test_late_bytes_come_to_who_looks(void **state) {
     int fds[2];
     struct mc_stream stream;
@@ -152,6 +199,7 @@ int main(void) {
         cmocka_unit_test(test_the_deadline),
         cmocka_unit_test(test_streams_of_a_sleeping_socket_do_not_block),
         cmocka_unit_test(test_a_look_in_vain_is_paid_for),
+        cmocka_unit_test(test_who_is_not_alone_does_not_look),
         cmocka_unit_test(test_late_bytes_come_to_who_looks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
