@@ -81,7 +81,7 @@ struct flight { /* in transport_data */
     uint64_t posted;
     uint32_t outstanding; /* operations */
     int32_t status;
-    uint64_t unused;
+    uint64_t generation; /* of the endpoint on which it was posted */
 };
 _Static_assert(sizeof(struct flight) <= sizeof(((struct mc_slice_op *)0)->transport_data),
                "a flight lies in its slice");
@@ -393,6 +393,7 @@ static int post_next_locked(struct device *d, struct mc_slice_op *slice) {
     if (error == 0) {
         f->posted += op.length;
         f->outstanding++;
+        f->generation = d->generation;
     }
     return error;
 }
@@ -449,6 +450,7 @@ static size_t poll_locked(struct device *d, struct ended *e) {
         struct mc_slice_op *slice = completions[i].context;
         struct flight *f = flight_of(slice);
         enum mc_status status = status_of_completion(d, &completions[i]);
+        MC_ASSERT(f->outstanding > 0 && f->generation == d->generation);
         f->status = f->status == MC_OK ? status : f->status;
         if (--f->outstanding == 0 && (f->posted == slice->length || f->status != MC_OK)) {
             collect(e, slice, (enum mc_status)f->status, f->status != MC_ERR_NOT_REGISTERED);
@@ -490,15 +492,18 @@ static bool any_posted_locked(const struct mc_list *list, const struct whose *w)
     return false;
 }
 
-/* Takes out of a list those meant, and after a reset all that were posted. */
-static void sweep_locked(struct mc_list *list, const struct whose *w, bool reset,
-                         enum mc_status status, struct mc_list *taken) {
+/* Takes out of a list those meant, and after a reset all that were posted: on the old endpoint, for
+ * nothing of the new one may be taken while it is under way. */
+static void sweep_locked(const struct device *d, struct mc_list *list, const struct whose *w,
+                         bool reset, enum mc_status status, struct mc_list *taken) {
     for (struct mc_list *at = list->next, *next; at != list; at = next) {
         struct mc_slice_op *slice = mc_container_of(at, struct mc_slice_op, transport_link);
         next = at->next;
         bool meant = is_whose(slice, w);
-        if (meant || (reset && flight_of(slice)->posted > 0)) {
-            flight_of(slice)->status = meant ? status : MC_ERR_CANCELLED;
+        struct flight *f = flight_of(slice);
+        MC_ASSERT(f->outstanding == 0 || f->generation < d->generation);
+        if (meant || (reset && f->posted > 0)) {
+            f->status = meant ? status : MC_ERR_CANCELLED;
             mc_list_del(at);
             mc_list_push_back(taken, at);
         }
@@ -523,8 +528,8 @@ static void give_up(struct device *d, const struct whose *w, enum mc_status stat
                      error);
         }
     }
-    sweep_locked(&d->flights, w, reset, status, &taken);
-    sweep_locked(&d->waiting, w, reset, status, &taken);
+    sweep_locked(d, &d->flights, w, reset, status, &taken);
+    sweep_locked(d, &d->waiting, w, reset, status, &taken);
     pthread_mutex_unlock(&d->lock);
     while (!mc_list_empty(&taken)) {
         struct mc_slice_op *slice = mc_container_of(taken.next, struct mc_slice_op, transport_link);

@@ -202,8 +202,8 @@ static void *go_on_after_a_reset(void *arg) {
     return NULL;
 }
 
-/* More slices than one sweep could hold, on one device: each fails once a reset, and is not taken
- * for lost again while it is under way anew. */
+/* More than 64 on one device: none is taken for lost again while it is under way on the new
+ * endpoint (the transport asserts it), and all arrive. */
 static void many_slices_are_given_up_at_once(void **state) {
     enum { MANY = 256, EACH = 65536 };
     struct scene *s = *state;
@@ -220,11 +220,9 @@ static void many_slices_are_given_up_at_once(void **state) {
     assert_ok(mc_transfer(s->engine, r, MANY, mc_deadline_in_ms(60000)));
     pthread_join(thread, NULL);
     mc_test_verify(s->local, (size_t)MANY * EACH, 7);
-    int64_t resets = te_counter(s->engine, RESETS);
-    assert_true(resets > 0);
-    int64_t failures =
-        te_counter(s->engine, "mooncake_te_slice_failures_total{transport=\"fabric\"}");
-    assert_in_range(failures, 65, MANY * resets);
+    assert_true(te_counter(s->engine, RESETS) > 0);
+    assert_true(te_counter(s->engine, "mooncake_te_slice_failures_total{transport=\"fabric\"}") >
+                64);
 }
 
 static void a_peer_that_came_back_is_met_anew(void **state) {
