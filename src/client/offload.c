@@ -10,8 +10,11 @@
  * The master forgets a disk whose client it has not seen for long, or all of them when it starts
  * again: then it does not know us, and is told everything that the disk holds. Each object has the
  * version that the master gave it, and the master says what was removed or replaced meanwhile: that
- * is taken from the disk. A master of another make has no such words (TakeOffloads, OnDisk); it is
- * told in upstream's, without versions, and has no opinion.
+ * is taken from the disk. So at each heartbeat the disk has nothing but what the master lists, and
+ * notes the version up to which that holds (mc_tier_mark): with it the objects prove to the next
+ * master that they were not replaced. Where that chain breaks (an answer that got lost, a disk that
+ * does not delete) everything is told anew. A master of another make has no such words (SyncDisk,
+ * OnDisk); it is told in upstream's, without versions, and has no opinion.
  */
 #include "client/offload.h"
 
@@ -41,6 +44,7 @@ struct mc_offload {
     struct tenant_ops *tenants;     /* the heartbeat's, like what follows */
     bool told;                      /* the master knows all that the disk holds */
     bool plain;                     /* it has only upstream's words; asked anew at each mount */
+    uint64_t ack;                   /* of drops that were carried out */
     struct mc_buf memory;           /* of one group after the other, while there is work */
 
     pthread_mutex_t lock; /* guards what follows */
@@ -171,38 +175,29 @@ static struct mc_str full_key(struct mc_arena *arena, struct mc_str tenant, stru
 }
 
 /* What the master does not want any more: it would come back with a master that knows nothing. */
-static void drop_keys(struct mc_offload *off, const struct mc_str *keys, size_t count) {
+static enum mc_status drop_keys(struct mc_offload *off, const struct mc_str *keys, size_t count) {
     size_t removed;
-    if (count > 0 && mc_tier_remove_keys(off->tier, keys, count, &removed) != MC_OK) {
+    enum mc_status status =
+        count > 0 ? mc_tier_remove_keys(off->tier, keys, count, &removed) : MC_OK;
+    if (status != MC_OK) {
         mc_warn_limited("objects that were removed or replaced stay on the SSD tier: keys=%zu",
                         count);
     }
+    return status;
 }
 
 /* Of what it was told. */
-static void drop_stale(struct mc_offload *off, struct mc_arena *arena,
-                       const struct mw_disk_item *items, const struct mw_e_void *answers,
-                       size_t count) {
-    struct mc_str *keys = mc_arena_alloc(arena, count * sizeof(*keys));
+static enum mc_status drop_stale(struct mc_offload *off, struct mc_arena *arena,
+                                 const struct mw_disk_item *items, const struct mw_e_void *answers,
+                                 size_t count) {
+    struct mc_str *keys = mc_arena_alloc(arena, (count + 1) * sizeof(*keys));
     size_t n = 0;
     for (size_t i = 0; i < count; i++) {
         if (answers[i].error == MC_OBJECT_NOT_FOUND) {
             keys[n++] = full_key(arena, items[i].tenant, items[i].key);
         }
     }
-    drop_keys(off, keys, n);
-}
-
-/* The items that a heartbeat begins with; how many they are. */
-static size_t drop_ended(struct mc_offload *off, struct mc_arena *arena,
-                         const struct mw_disk_item *items, size_t count) {
-    struct mc_str *keys = mc_arena_alloc(arena, (count + 1) * sizeof(*keys));
-    size_t n = 0;
-    for (; n < count && items[n].size == MW_DISK_DROP; n++) {
-        keys[n] = full_key(arena, items[n].tenant, items[n].key);
-    }
-    drop_keys(off, keys, n);
-    return n;
+    return drop_keys(off, keys, n);
 }
 
 /* `objects`: the same, for a master that does not have our words. */
@@ -213,19 +208,28 @@ static enum mc_status tell(struct mc_offload *off, const struct mw_disk_item *it
         return tell_plainly(off, items, objects, count);
     }
     struct mc_ops_call *call = mc_ops_begin(ops);
+    size_t head = found; /* what proves them */
+    struct mw_disk_item *all = mc_arena_alloc(&call->arena, (1 + count) * sizeof(*all));
+    all[0] = (struct mw_disk_item){.size = MW_DISK_CURRENT, .version = mc_tier_marked(off->tier)};
+    memcpy(all + head, items, count * sizeof(*all));
     struct mw_a_on_disk args = {.client = ops->client,
                                 .endpoint = mc_str_from(off->endpoint),
                                 .found = found,
-                                .items = {(void *)(uintptr_t)items, count}};
+                                .items = {all, head + count}};
     struct mw_e_vec ret;
     enum mc_status status =
         mc_ops_rpc(ops, call, MC_RPC_OnDisk, &args, &ret, mc_ops_deadline(ops), MC_OPS_IDEMPOTENT);
     off->plain = status == MC_NOT_SUPPORTED;
     status = status == MC_OK ? mc_ops_status(ret.error) : status;
-    if (status == MC_OK && ret.value.count == count) {
-        drop_stale(off, &call->arena, items, ret.value.items, count);
+    if (status == MC_OK && ret.value.count != head + count) {
+        status = MC_DESERIALIZE_FAIL;
+    }
+    if (status == MC_OK) {
+        const struct mw_e_void *answers = ret.value.items;
+        status = drop_stale(off, &call->arena, items, answers + head, count);
     }
     mc_ops_end(ops, call);
+    off->told = off->told && (status == MC_OK || off->plain); /* else all is told anew */
     return off->plain ? tell_plainly(off, items, objects, count) : status;
 }
 
@@ -319,8 +323,12 @@ static void tell_lost(struct mc_offload *off) {
             if (count > 0 && !mc_str_eq(tenant, args.tenant)) {
                 break;
             }
+            uint64_t size;
+            bool back = mc_tier_find(off->tier, (struct mc_str){lost.data + at + sizeof(len), len},
+                                     &size); /* written anew since */
             args.tenant = tenant;
-            keys[count++] = key;
+            keys[count] = key;
+            count += !back;
             at += sizeof(len) + len;
         }
         args.keys = (struct mc_vec){keys, count};
@@ -511,36 +519,58 @@ static void poll_wipe(struct mc_offload *off) {
     mc_ops_end(ops, call);
 }
 
-/* The same from a master that has only upstream's words. */
+/* From a master that has only upstream's words. */
 static enum mc_status take_plain_tasks(struct mc_offload *off, struct mc_ops_call *call,
-                                       struct mw_e_vec *ret) {
-    MC_TRY(flag_rpc(off, MC_RPC_OffloadObjectHeartbeat, call, ret));
-    const struct mw_disk_task *tasks = ret->value.items;
-    struct mw_disk_item *items =
-        mc_arena_alloc(&call->arena, (ret->value.count + 1) * sizeof(*items));
-    for (size_t i = 0; i < ret->value.count; i++) {
+                                       struct mc_vec *out) {
+    struct mw_e_vec ret = {0};
+    MC_TRY(flag_rpc(off, MC_RPC_OffloadObjectHeartbeat, call, &ret));
+    MC_TRY(mc_ops_status(ret.error));
+    const struct mw_disk_task *tasks = ret.value.items;
+    size_t count = ret.value.count;
+    struct mw_disk_item *items = mc_arena_alloc(&call->arena, (count + 1) * sizeof(*items));
+    for (size_t i = 0; i < count; i++) {
         items[i] = (struct mw_disk_item){tasks[i].tenant, tasks[i].key, tasks[i].size, 0};
     }
-    ret->value.items = items;
+    *out = (struct mc_vec){items, count};
+    return MC_OK;
+}
+
+/* What is to be dropped is dropped here; *tasks = the rest. */
+static enum mc_status take_orders(struct mc_offload *off, struct mc_ops_call *call,
+                                  struct mc_vec *tasks) {
+    struct mc_ops *ops = off->config.ops;
+    struct mw_a_sync_disk args = {ops->client, true, off->ack};
+    struct mw_e_disk_orders ret = {0};
+    MC_TRY(mc_ops_rpc(ops, call, MC_RPC_SyncDisk, &args, &ret, mc_ops_deadline(ops), MC_OPS_ONCE));
+    MC_TRY(mc_ops_status(ret.error));
+    struct mw_disk_item *items = ret.value.items.items;
+    size_t count = ret.value.items.count, drops = 0;
+    struct mc_str *keys = mc_arena_alloc(&call->arena, (count + 1) * sizeof(*keys));
+    for (; drops < count && items[drops].size == MW_DISK_DROP; drops++) {
+        keys[drops] = full_key(&call->arena, items[drops].tenant, items[drops].key);
+    }
+    *tasks = (struct mc_vec){items + drops, count - drops};
+    if (drop_keys(off, keys, drops) == MC_OK) { /* else they are given again */
+        off->ack = ret.value.serial;
+        if (ret.value.current != 0) {
+            mc_tier_mark(off->tier, ret.value.current);
+        }
+    }
     return MC_OK;
 }
 
 static enum mc_status beat_once(struct mc_offload *off, bool *busy) {
     struct mc_ops *ops = off->config.ops;
     struct mc_ops_call *call = mc_ops_begin(ops);
-    struct mw_e_vec ret = {0};
-    enum mc_status status =
-        off->plain ? MC_NOT_SUPPORTED : flag_rpc(off, MC_RPC_TakeOffloads, call, &ret);
+    struct mc_vec tasks = {0};
+    enum mc_status status = off->plain ? MC_NOT_SUPPORTED : take_orders(off, call, &tasks);
     if (status == MC_NOT_SUPPORTED) {
         off->plain = true;
-        status = take_plain_tasks(off, call, &ret);
+        status = take_plain_tasks(off, call, &tasks);
     }
-    status = status == MC_OK ? mc_ops_status(ret.error) : status;
-    if (status == MC_OK && ret.value.count > 0) { /* the call's memory lives until its end */
-        struct mw_disk_item *items = ret.value.items;
-        size_t ended = drop_ended(off, &call->arena, items, ret.value.count);
-        status = offload_tasks(off, items + ended, ret.value.count - ended);
-        *busy = status == MC_OK && ended < ret.value.count;
+    if (status == MC_OK && tasks.count > 0) { /* the call's memory lives until its end */
+        status = offload_tasks(off, tasks.items, tasks.count);
+        *busy = status == MC_OK;
     }
     mc_ops_end(ops, call);
     return status;

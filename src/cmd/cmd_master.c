@@ -12,6 +12,8 @@
 #include "base/log.h"
 
 #include <arpa/inet.h>
+#include <stdio.h>
+#include <unistd.h>
 
 /* ---- running ---- */
 
@@ -29,6 +31,18 @@ static void say_what_runs(const struct mc_master_service *service,
     mc_buf_free(&line);
 }
 
+/* Where the notes are when nobody says: they outlive the master, and not the machine. */
+static void choose_notes(struct mc_master_service_config *config, char *room, size_t size) {
+    const char *asked = config->core.offload_notes_path;
+    if (strcmp(asked, "none") == 0 || (strcmp(asked, "auto") == 0 && config->rpc_port == 0)) {
+        config->core.offload_notes_path = "";
+    } else if (strcmp(asked, "auto") == 0) {
+        snprintf(room, size, "/dev/shm/mooncake-notes.%u.%s.%u", (unsigned)geteuid(),
+                 config->core.cluster_id, (unsigned)config->rpc_port);
+        config->core.offload_notes_path = room;
+    }
+}
+
 static int serve(const char *program, const void *of) {
     const struct mc_master_options *options = of;
     struct mc_master_service_config config;
@@ -43,6 +57,8 @@ static int serve(const char *program, const void *of) {
         mc_buf_free(&error);
         return MC_EXIT_FAILED;
     }
+    char notes[256];
+    choose_notes(&config, notes, sizeof(notes));
     mc_cmd_catch_signals();
     struct mc_master_service *service = NULL;
     struct mc_quota_store *quotas = &config.core.tenant_quota_store;

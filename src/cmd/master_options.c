@@ -147,6 +147,14 @@ static const struct mc_option table[] = {
         .doc = "objects that may wait for offloading"),
     OPT(DOUBLE, offload_cap_ratio, .default_value = "0.5", .max = 1,
         .doc = "with offload_on_evict: share of offloading_queue_limit that eviction may fill"),
+    OPT(STRING, offload_notes_path, .default_value = "auto",
+        .doc =
+            "file in which a master leaves for the next one what disks may not bring back; auto = "
+            "in /dev/shm, by port, unless that is 0; none = what disks hold is lost with the "
+            "master"),
+    OPT(BOOL, offload_adopt_unproven, .default_value = "false",
+        .doc = "take what disks hold also when nothing proves that it was not replaced: for keys "
+               "whose value never changes"),
     OPT(BOOL, promotion_on_hit, .default_value = "false",
         .doc = "bring an object back to memory when it is read from SSD"),
     OPT(U64, promotion_admission_threshold, .default_value = "2", .min = 1, .max = 1000000,
@@ -352,6 +360,8 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->offload_high_watermark_ratio = o->offload_high_watermark_ratio;
     core->offloading_queue_limit = o->offloading_queue_limit;
     core->offload_cap_ratio = o->offload_cap_ratio;
+    core->offload_notes_path = o->offload_notes_path;
+    core->offload_adopt_unproven = o->offload_adopt_unproven;
     core->promotion_on_hit = o->promotion_on_hit;
     core->promotion_admission_threshold = o->promotion_admission_threshold;
     core->promotion_queue_limit = o->promotion_queue_limit;

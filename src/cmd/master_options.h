@@ -45,6 +45,8 @@ struct mc_master_options {
     bool enable_offload, offload_on_evict, offload_force_evict, promotion_on_hit;
     uint64_t offloading_queue_limit, promotion_admission_threshold, promotion_queue_limit,
         promotion_max_per_heartbeat;
+    const char *offload_notes_path;
+    bool offload_adopt_unproven;
     double offload_cap_ratio, offload_high_watermark_ratio;
     const char *dynamic_replication_mode;
     uint64_t dynamic_replication_heat_window_seconds, dynamic_replication_max_memory_replicas;

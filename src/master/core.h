@@ -271,7 +271,8 @@ struct mc_master {
     struct mc_metrics *metrics;
     uint64_t hash_seed;
     _Atomic uint64_t rng_state;
-    _Atomic uint64_t next_replica_id, next_version;
+    _Atomic uint64_t next_replica_id;
+    _Atomic uint64_t *next_version; /* in the notes that outlive a master (changes.c) */
     const struct mc_placement_ops *placement;
 
     pthread_rwlock_t segments_lock;
@@ -522,21 +523,33 @@ bool mc_drain_targets(struct mc_call *call, struct mc_uuid client, struct mc_vec
 
 /* ---- changes.c: what disks may not bring back ---- */
 
-struct mc_changes *mc_changes_create(uint64_t first_version, uint64_t now_ms);
+/* Begins a line of versions, or goes on with the one in config->offload_notes_path. */
+struct mc_changes *mc_changes_create(const struct mc_master_config *config, struct mc_rng *rng,
+                                     uint64_t now_ms);
+void mc_changes_end(struct mc_changes *changes); /* what goes now is no change */
 void mc_changes_destroy(struct mc_changes *changes);
 void mc_changes_tick(struct mc_call *call);
+_Atomic uint64_t *mc_changes_versions(struct mc_changes *changes); /* the next one */
+uint64_t mc_changes_hash_seed(const struct mc_changes *changes);   /* of the keys in the notes */
 static inline uint64_t mc_version_next(struct mc_master *m) {
-    return atomic_fetch_add_explicit(&m->next_version, 1, memory_order_relaxed);
+    return atomic_fetch_add_explicit(m->next_version, 1, memory_order_seq_cst);
 }
-/* What the key had until now was removed, or is being replaced. */
+/* What was noted before is older, and what will be is not. */
+static inline uint64_t mc_version_now(struct mc_master *m) {
+    return atomic_load_explicit(m->next_version, memory_order_seq_cst);
+}
+/* What the key had until now was removed, or is being replaced. Where disks have it that must be
+ * known first (mc_disk_replica_ends), and the shard's lock is held over both. */
 void mc_changed(struct mc_master *m, uint64_t hash);
 void mc_changed_all(struct mc_master *m, const struct mc_str *tenant); /* NULL = every tenant's */
 /* A put has given the key this version. */
 void mc_changed_by_put(struct mc_call *call, uint64_t hash, uint64_t version);
 void mc_changes_disk_away(struct mc_call *call);
-/* Whether a disk that holds this version of the key (0 = it does not know which) may bring it back
- * to an index that does not have the key. */
-bool mc_may_return(struct mc_master *m, const struct mc_key *key, uint64_t version);
+/* Whether a disk that holds this version of the key (0 = it does not know which), and was told of
+ * everything older than `current` (0 = of nothing), may bring it back to an index that does not
+ * have the key. */
+bool mc_may_return(struct mc_master *m, const struct mc_key *key, uint64_t version,
+                   uint64_t current);
 
 /* ---- files.c: all but forget need the shard's lock ---- */
 

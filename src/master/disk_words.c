@@ -4,12 +4,13 @@
  */
 #include "master/disks.h"
 
-static void add_replica(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
+/* False when it has too many. */
+static bool add_replica(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
                         struct mc_segment *s) {
     struct mc_replica all[MC_MAX_REPLICAS];
     unsigned count = o->replica_count;
     if (count >= MC_MAX_REPLICAS) {
-        return;
+        return false;
     }
     for (unsigned i = 0; i < count; i++) {
         all[i] = *mc_object_replica(o, i);
@@ -23,6 +24,7 @@ static void add_replica(struct mc_call *call, struct mc_shard *shard, struct mc_
     atomic_fetch_add_explicit(&s->disk_bytes, o->size, memory_order_relaxed);
     mc_object_set_replicas(shard, o, all, count + 1);
     mc_object_announce(call->m, o);
+    return true;
 }
 
 /* An object that only a disk has: a client found it there. */
@@ -36,7 +38,7 @@ static enum mc_status adopt(struct mc_call *call, struct mc_shard *shard, const 
     o->writer = s->client;
     o->version = version != 0 ? version : mc_version_next(call->m);
     o->started_ms = o->lease_until_ms = call->now_ms;
-    add_replica(call, shard, o, s);
+    (void)add_replica(call, shard, o, s);
     mc_object_list_complete(shard, o, false);
     mc_count(&call->m->counters.offload_adopted, 1);
     return MC_OK;
@@ -59,10 +61,10 @@ static void written_one(struct mc_call *call, struct mc_uuid client, struct mc_s
     struct mc_object *o = mc_object_find(m, shard, &key);
     bool claimed = o && mc_offload_claimed(o, mark);
     if (claimed && !failed && s && o->size == (uint64_t)task->size && !mc_object_on_disk(o)) {
-        add_replica(call, shard, o, s);
+        (void)add_replica(call, shard, o, s);
         mc_count(&m->counters.offloads, 1);
         mc_count(&m->counters.offloaded_bytes, (int64_t)o->size);
-    } else if (!o && adopting && !failed && s && mc_may_return(m, &key, 0)) {
+    } else if (!o && adopting && !failed && s && mc_may_return(m, &key, 0, 0)) {
         (void)adopt(call, shard, &key, s, (uint64_t)task->size, 0);
     } else {
         mc_count(&m->counters.offload_failures, claimed);
@@ -116,58 +118,64 @@ static bool has_replica_on(struct mc_object *o, const struct mc_segment *s) {
     return false;
 }
 
-/* Needs the shard's lock. MC_OBJECT_NOT_FOUND: the key has another value now, or none. */
+/* What a client of ours says of what it holds. */
+struct words {
+    struct mc_uuid client;
+    struct mc_segment *s; /* NULL: it is not listed */
+    bool found;           /* when it mounted; else these are answers to tasks */
+    bool adopting;        /* and it may bring back what the index does not have */
+    uint64_t current;     /* what it was told of: mc_may_return */
+};
+
+/* Needs the shard's lock. MC_OBJECT_NOT_FOUND: the key has another value now, or none, or it cannot
+ * be known: what is not listed may not stay, since nobody would have it dropped when it is old. */
 static enum mc_status held_locked(struct mc_call *call, struct mc_shard *shard,
-                                  const struct mc_key *key, struct mc_segment *s, bool adopting,
+                                  const struct mc_key *key, const struct words *w,
                                   const struct mw_disk_item *item) {
     struct mc_object *o = mc_object_find(call->m, shard, key);
     uint64_t size = (uint64_t)item->size;
     if (!o) {
-        bool may = mc_may_return(call->m, key, item->version);
-        if (may && adopting) {
-            (void)adopt(call, shard, key, s, size, item->version);
-        }
-        return may ? MC_OK : MC_OBJECT_NOT_FOUND;
+        bool back = w->found && w->adopting &&
+                    mc_may_return(call->m, key, item->version, w->current) &&
+                    adopt(call, shard, key, w->s, size, item->version) == MC_OK;
+        return back ? MC_OK : MC_OBJECT_NOT_FOUND;
     }
-    if (o->list == MC_LIST_PROCESSING || item->version == 0) {
-        return MC_OK; /* nobody knows yet, or ever: it stays, and is not listed */
-    }
-    bool same = o->version == item->version || call->m->config.break_mode == MC_BREAK_ANY_ANSWER;
+    /* (what it has from upstream was given a version when it was listed) */
+    bool same = o->list != MC_LIST_PROCESSING &&
+                (o->version == item->version || (item->version == 0 && has_replica_on(o, w->s)));
+    same = same || call->m->config.break_mode == MC_BREAK_ANY_ANSWER;
     if (!same || o->size != size) {
         return MC_OBJECT_NOT_FOUND;
     }
-    if (!has_replica_on(o, s)) {
-        add_replica(call, shard, o, s);
-    }
-    return MC_OK;
+    return has_replica_on(o, w->s) || add_replica(call, shard, o, w->s) ? MC_OK
+                                                                        : MC_OBJECT_NOT_FOUND;
 }
 
-/* `found`: no answer to a task. `s` NULL: it stays there, and is not listed. */
-static enum mc_status held_one(struct mc_call *call, struct mc_uuid client, struct mc_segment *s,
-                               bool found, bool adopting, const struct mw_disk_item *item) {
+static enum mc_status held_one(struct mc_call *call, const struct words *w,
+                               const struct mw_disk_item *item) {
     struct mc_master *m = call->m;
     struct mc_key key;
     struct mc_str tenant;
-    bool failed = item->size <= 0 || s == NULL;
+    bool failed = item->size <= 0 || w->s == NULL;
     MC_TRY(mc_tenant_normalise(item->tenant, &tenant));
     MC_TRY(mc_key_make(m, tenant, item->key, &key));
     if (key.user.len == 0) {
         return MC_INVALID_KEY;
     }
-    uint64_t mark = found ? 0 : mc_disk_answered(call, client, &key, item->version);
+    uint64_t mark = w->found ? 0 : mc_disk_answered(call, w->client, &key, item->version);
     enum mc_status status = MC_OK;
-    struct mc_shard *shard = mc_shard_of(m, key.hash);
+    struct mc_shard *shard = mc_shard_of(call->m, key.hash);
     mc_lock_acquire(&shard->lock);
     if (!failed) {
-        status = held_locked(call, shard, &key, s, found && adopting, item);
+        status = held_locked(call, shard, &key, w, item);
     }
-    struct mc_object *o = mc_object_find(m, shard, &key);
+    struct mc_object *o = mc_object_find(call->m, shard, &key);
     if (o && mc_offload_claimed(o, mark)) {
         mc_count(&m->counters.offloads, !failed);
         mc_count(&m->counters.offloaded_bytes, failed ? 0 : (int64_t)o->size);
         mc_count(&m->counters.offload_failures, failed);
         mc_offload_ended(shard, o, failed);
-    } else if (!found) {
+    } else if (!w->found) {
         mc_count(&m->counters.offload_failures, 1);
     }
     mc_lock_release(&shard->lock);
@@ -177,23 +185,30 @@ static enum mc_status held_one(struct mc_call *call, struct mc_uuid client, stru
 enum mc_status mc_disk_holds(struct mc_call *call, const struct mw_a_on_disk *a,
                              struct mc_vec *out) {
     const struct mw_disk_item *item = a->items.items;
-    bool adopting = false;
+    struct words w = {.client = a->client, .found = a->found};
     if (!call->m->config.enable_offload) {
         return MC_UNABLE_OFFLOAD;
     }
     if (a->endpoint.len == 0 || a->endpoint.len > MC_MAX_KEY_BYTES) {
         return MC_INVALID_PARAMS;
     }
-    struct mc_segment *s = mc_disk_segment(call, a->client, a->endpoint, &adopting);
+    struct mc_segment *s = mc_disk_segment(call, a->client, a->endpoint, &w.adopting);
     if (!s) {
         return MC_SEGMENT_NOT_FOUND;
     }
     struct mw_e_void *answers =
         mc_arena_zalloc(call->arena, (a->items.count + 1) * sizeof(*answers));
     pthread_rwlock_rdlock(&call->m->segments_lock); /* it is not drained meanwhile */
-    struct mc_segment *open = mc_client_drained(call->m, a->client) ? NULL : s;
+    w.s = mc_client_drained(call->m, a->client) ? NULL : s;
+    if (w.s == NULL) {
+        mc_disk_unlisted(call, a->client);
+    }
     for (size_t i = 0; i < a->items.count; i++) {
-        answers[i].error = held_one(call, a->client, open, a->found, adopting, &item[i]);
+        if (item[i].size == MW_DISK_CURRENT && item[i].key.len == 0) {
+            w.current = item[i].version;
+        } else {
+            answers[i].error = held_one(call, &w, &item[i]);
+        }
     }
     pthread_rwlock_unlock(&call->m->segments_lock);
     atomic_fetch_sub_explicit(&s->disk_replicas, 1, memory_order_relaxed);
@@ -203,5 +218,6 @@ enum mc_status mc_disk_holds(struct mc_call *call, const struct mw_a_on_disk *a,
 
 enum mc_status mc_disk_forget(struct mc_call *call, const struct mc_key *key,
                               struct mc_uuid client) {
+    mc_changed(call->m, key->hash); /* it may still find it when it starts again */
     return mc_object_forget_replica(call, key, MC_REPLICA_LOCAL_DISK, &client);
 }

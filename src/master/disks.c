@@ -21,11 +21,14 @@
  * carries a mark that ends with it. What such a client tells at its mount, if it arrives after a
  * task of the same key was given, is taken for the answer.
  *
- * A client of ours is told with its next heartbeat to drop what was removed or replaced while its
- * disk had it: a master that starts again would take the old value for the truth.
+ * A client of ours is told with its next heartbeat (SyncDisk) to drop what was removed or replaced
+ * while its disk had it, and that everything before a version is among it; what was given is given
+ * again until it acknowledges it. So a disk that is mounted has nothing that the index does not
+ * list but what it is about to drop, and can prove that to another master. A disk whose drops did
+ * not fit is told no such version any more, until it mounts again.
  *
  * A client that has just mounted its disk tells what it found there: until its first heartbeat it
- * may name objects that the index does not have. changes.c knows which of them may not come back.
+ * may name objects that the index does not have. changes.c knows which of them may come back.
  *
  * A client whose segments are all DRAINED is about to go: its disk gets no new replicas (drain.c).
  *
@@ -65,8 +68,13 @@ struct disk {
      * their objects do not wait any more. */
     struct mc_list queued, claimed, late;
     uint64_t queued_count;
-    struct mc_list drops; /* what is on it and was removed or replaced */
+    /* What is on it and was removed or replaced: since the last heartbeat, and what one has told
+     * it. Bytes of both. */
+    struct mc_list drops, given;
     size_t drops_bytes;
+    uint64_t given_serial;
+    bool drops_lost; /* there were too many, or it has what is not listed: what it holds is not
+                        known */
 };
 
 struct mc_disks {
@@ -101,6 +109,7 @@ static void disk_free(struct disk *d) {
     items_free(&d->claimed);
     items_free(&d->late);
     items_free(&d->drops);
+    items_free(&d->given);
     free(d);
 }
 
@@ -242,12 +251,14 @@ enum mc_status mc_disk_mount(struct mc_call *call, struct mc_uuid client, bool o
         mc_list_init(&d->claimed);
         mc_list_init(&d->late);
         mc_list_init(&d->drops);
+        mc_list_init(&d->given);
         d->next = disks->all;
         disks->all = d;
         disks->count++;
     }
     d->offloading = offloading;
     d->adopting = true;
+    d->drops_lost = false; /* it tells all that it holds */
     mc_lock_release(&disks->lock);
     mc_changes_disk_away(call); /* until it has told, it is as good as away */
     return MC_OK;
@@ -329,6 +340,8 @@ static struct item *take_item(struct mc_call *call, struct mc_uuid client) {
     return copy;
 }
 
+/* Of a disk that is mounted. (One that is not will tell what it holds.) In this order: a heartbeat
+ * that tells of a version past the note has the drop, too. */
 void mc_disk_replica_ends(struct mc_master *m, struct mc_object *o, const struct mc_replica *r) {
     if (r->type != MC_REPLICA_LOCAL_DISK) {
         return;
@@ -337,13 +350,19 @@ void mc_disk_replica_ends(struct mc_master *m, struct mc_object *o, const struct
     size_t bytes = item_bytes(item);
     mc_lock_acquire(&m->disks->lock);
     struct disk *d = find_locked(m->disks, r->segment->client);
-    if (d && d->drops_bytes + bytes <= DROPS_MAX_BYTES) {
+    bool there = d && d->segment == r->segment;
+    if (there && d->drops_bytes + bytes <= DROPS_MAX_BYTES) {
         mc_list_push_back(&d->drops, &item->link);
         d->drops_bytes += bytes;
         item = NULL;
+    } else if (there) {
+        d->drops_lost = true;
     }
     mc_lock_release(&m->disks->lock);
     free(item);
+    if (there) {
+        mc_changed(m, mc_object_hash(m, o));
+    }
 }
 
 static bool is_on_disk_of(struct mc_call *call, const struct mc_key *key, struct mc_uuid client) {
@@ -359,53 +378,75 @@ static bool is_on_disk_of(struct mc_call *call, const struct mc_key *key, struct
     return is;
 }
 
-/* A client carries out what a heartbeat brings before it sends the next, drops first. So a newer
- * value of the key is on its disk only when the index says so, or when nobody will know of it. */
-static size_t take_drops(struct mc_call *call, struct mc_uuid client, const struct mc_list *drops,
-                         struct mw_disk_item *out) {
-    size_t count = 0;
-    for (const struct mc_list *at = drops->next; at != drops; at = at->next) {
-        struct mc_key key = item_key(mc_container_of(at, struct item, link));
-        if (!is_on_disk_of(call, &key, client)) {
-            struct mc_str tenant = key.tenant.len ? key.tenant : MC_STR("default");
-            out[count++] = (struct mw_disk_item){.tenant = mc_arena_str(call->arena, tenant),
-                                                 .key = mc_arena_str(call->arena, key.user),
-                                                 .size = MW_DISK_DROP};
-        }
+static void move_all(struct mc_list *from, struct mc_list *to) {
+    while (!mc_list_empty(from)) {
+        struct mc_list *first = from->next;
+        mc_list_del(first);
+        mc_list_push_back(to, first);
     }
+}
+
+/* The drops; all that were given with `ack` are done. */
+static void sync_locked(struct mc_call *call, struct disk *d, struct mw_disk_orders *orders,
+                        struct mc_list *ended) {
+    if (orders->serial == d->given_serial) {
+        move_all(&d->given, ended);
+    }
+    move_all(&d->drops, &d->given);
+    d->drops_bytes = 0;
+    for (const struct mc_list *at = d->given.next; at != &d->given; at = at->next) {
+        d->drops_bytes += item_bytes(mc_container_of(at, struct item, link));
+    }
+    orders->serial = ++d->given_serial;
+    orders->current = d->drops_lost ? 0 : orders->current;
+}
+
+/* What the disk was given, in the arena. */
+static size_t take_drops(struct mc_call *call, struct mc_uuid client, struct mw_disk_item **out,
+                         size_t room) {
+    struct mc_disks *disks = call->m->disks;
+    size_t count = 0;
+    mc_lock_acquire(&disks->lock);
+    struct disk *d = find_locked(disks, client);
+    for (const struct mc_list *at = d ? d->given.next : NULL; at && at != &d->given;
+         at = at->next) {
+        count++;
+    }
+    *out = mc_arena_alloc(call->arena, (count + room) * sizeof(**out));
+    count = 0;
+    for (const struct mc_list *at = d ? d->given.next : NULL; at && at != &d->given;
+         at = at->next) {
+        struct mc_key key = item_key(mc_container_of(at, struct item, link));
+        struct mc_str tenant = key.tenant.len ? key.tenant : MC_STR("default");
+        (*out)[count++] = (struct mw_disk_item){.tenant = mc_arena_str(call->arena, tenant),
+                                                .key = mc_arena_str(call->arena, key.user),
+                                                .size = MW_DISK_DROP};
+    }
+    mc_lock_release(&disks->lock);
     return count;
 }
 
-enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
-                                 bool drops, struct mc_vec *tasks) {
-    struct mc_disks *disks = call->m->disks;
-    if (!call->m->config.enable_offload) {
-        return MC_UNABLE_OFFLOAD;
-    }
-    struct mc_list ended;
-    size_t ended_count = 0;
-    mc_list_init(&ended);
-    mc_lock_acquire(&disks->lock);
-    struct disk *d = find_locked(disks, client);
-    if (d) {
-        d->offloading = offloading;
-        d->adopting = false;
-        d->drops_bytes = 0;
-        for (; !mc_list_empty(&d->drops); ended_count++) {
-            struct mc_list *first = d->drops.next;
-            mc_list_del(first);
-            mc_list_push_back(&ended, first);
+/* A client carries out what a heartbeat brings before it sends the next, drops first. So a newer
+ * value of the key is on its disk only when the index says so, or when nobody will know of it. */
+static size_t keep_true_drops(struct mc_call *call, struct mc_uuid client,
+                              struct mw_disk_item *drops, size_t count) {
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct mc_key key;
+        struct mc_str tenant;
+        if (mc_tenant_normalise(drops[i].tenant, &tenant) == MC_OK &&
+            mc_key_make(call->m, tenant, drops[i].key, &key) == MC_OK &&
+            !is_on_disk_of(call, &key, client)) {
+            drops[kept++] = drops[i];
         }
     }
-    mc_lock_release(&disks->lock);
-    if (!d) {
-        return MC_SEGMENT_NOT_FOUND;
-    }
-    struct mw_disk_item *out =
-        mc_arena_alloc(call->arena, (ended_count + TASKS_PER_HEARTBEAT) * sizeof(*out));
-    size_t count = drops ? take_drops(call, client, &ended, out) : 0;
-    items_free(&ended);
-    for (unsigned n = 0; offloading && n < TASKS_PER_HEARTBEAT; n++) {
+    return kept;
+}
+
+/* The oldest tasks, behind what is in `out`. */
+static size_t take_tasks(struct mc_call *call, struct mc_uuid client, struct mw_disk_item *out) {
+    size_t count = 0;
+    for (unsigned n = 0; n < TASKS_PER_HEARTBEAT; n++) {
         struct item *item = take_item(call, client);
         if (!item) {
             break;
@@ -424,7 +465,58 @@ enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bo
         }
         mc_lock_release(&shard->lock);
     }
+    return count;
+}
+
+/* `orders`: in, the serial that the client acknowledges; NULL: it has no such words. */
+static enum mc_status heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
+                                struct mw_disk_orders *orders, struct mc_vec *tasks) {
+    struct mc_disks *disks = call->m->disks;
+    struct mw_disk_item *out;
+    struct mc_list ended;
+    if (!call->m->config.enable_offload) {
+        return MC_UNABLE_OFFLOAD;
+    }
+    mc_list_init(&ended);
+    mc_lock_acquire(&disks->lock);
+    struct disk *d = find_locked(disks, client);
+    if (d) {
+        d->offloading = offloading;
+        d->adopting = false;
+        if (orders) {
+            sync_locked(call, d, orders, &ended);
+        } else { /* it cannot be told */
+            move_all(&d->drops, &ended);
+            d->drops_bytes = 0;
+        }
+    }
+    mc_lock_release(&disks->lock);
+    items_free(&ended);
+    if (!d) {
+        return MC_SEGMENT_NOT_FOUND;
+    }
+    size_t count = 0;
+    if (orders) {
+        count = take_drops(call, client, &out, TASKS_PER_HEARTBEAT);
+        count = keep_true_drops(call, client, out, count);
+    } else {
+        out = mc_arena_alloc(call->arena, TASKS_PER_HEARTBEAT * sizeof(*out));
+    }
+    count += offloading ? take_tasks(call, client, out + count) : 0;
     *tasks = (struct mc_vec){out, count};
+    return MC_OK;
+}
+
+enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
+                                 struct mc_vec *tasks) {
+    return heartbeat(call, client, offloading, NULL, tasks);
+}
+
+enum mc_status mc_disk_sync(struct mc_call *call, const struct mw_a_sync_disk *a,
+                            struct mw_disk_orders *out) {
+    struct mw_disk_orders orders = {.serial = a->ack, .current = mc_version_now(call->m)};
+    MC_TRY(heartbeat(call, a->client, a->flag, &orders, &orders.items));
+    *out = orders;
     return MC_OK;
 }
 
@@ -529,6 +621,15 @@ struct mc_segment *mc_disk_segment(struct mc_call *call, struct mc_uuid client,
         mc_segment_disk_retire(call, old);
     }
     return s;
+}
+
+void mc_disk_unlisted(struct mc_call *call, struct mc_uuid client) {
+    mc_lock_acquire(&call->m->disks->lock);
+    struct disk *d = find_locked(call->m->disks, client);
+    if (d) {
+        d->drops_lost = true;
+    }
+    mc_lock_release(&call->m->disks->lock);
 }
 
 /* `version`: 0 = the oldest task of the key. */

@@ -29,9 +29,12 @@ uint64_t mc_disk_replicas(struct mc_master *m, struct mc_uuid client); /* that a
 /* Of all SSDs and the shared directory, as far as the master was told: bytes of objects, room. */
 void mc_disks_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity);
 enum mc_status mc_disk_capacity(struct mc_call *call, struct mc_uuid client, int64_t bytes);
-/* With `drops` also what is to be dropped, before the tasks. */
+/* The tasks for a client that has no words for more. */
 enum mc_status mc_disk_heartbeat(struct mc_call *call, struct mc_uuid client, bool offloading,
-                                 bool drops, struct mc_vec *tasks);
+                                 struct mc_vec *tasks);
+/* The same of our nodes: first what is to be dropped. */
+enum mc_status mc_disk_sync(struct mc_call *call, const struct mw_a_sync_disk *a,
+                            struct mw_disk_orders *out);
 /* The object is removed or replaced, and with it this replica, which may be one of a disk. Needs
  * the shard's lock. */
 void mc_disk_replica_ends(struct mc_master *m, struct mc_object *o, const struct mc_replica *r);
@@ -44,6 +47,8 @@ enum mc_status mc_disk_poll_wipe(struct mc_call *call, struct mc_uuid client, bo
  * client is under way at a time, as its clients send them. */
 struct mc_segment *mc_disk_segment(struct mc_call *call, struct mc_uuid client,
                                    struct mc_str endpoint, bool *adopting);
+/* It has what the index does not list. */
+void mc_disk_unlisted(struct mc_call *call, struct mc_uuid client);
 /* Ends the task that the client's words are about; its mark, or 0 when it has none. */
 uint64_t mc_disk_answered(struct mc_call *call, struct mc_uuid client, const struct mc_key *key,
                           uint64_t version);

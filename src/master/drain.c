@@ -203,7 +203,9 @@ static void forget_disks(struct mc_call *call, struct job *job, struct mc_shard 
                          struct mc_object *o) {
     job->readers_until_ms = mc_max_u64(job->readers_until_ms, mc_lease_end(call->m, o));
     for (unsigned i = 0; i < o->replica_count;) {
-        if (on_their_disk(job, mc_object_replica(o, i))) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        if (on_their_disk(job, r)) {
+            mc_disk_replica_ends(call->m, o, r);
             mc_object_remove_replica(call->m, shard, o, i, 0);
         } else {
             i++;

@@ -76,6 +76,7 @@ const struct mc_rpc_method mc_rpc_methods[MC_MASTER_RPC_COUNT] = {
     BATCH(StartPuts, NULL),
     BATCH(Inspect, NULL),
     SINGLE(TakeOffloads, NULL),
+    SINGLE(SyncDisk, NULL),
     SINGLE(OnDisk, NULL),
     BATCH(GetObjects, NULL),
 };

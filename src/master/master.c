@@ -113,18 +113,17 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     } else {
         mc_rng_seed_system(&rng);
     }
-    m->hash_seed = mc_rng_next(&rng);
+    m->changes = mc_changes_create(config, &rng, mc_now_ms(clock));
+    m->next_version = mc_changes_versions(m->changes);
+    m->hash_seed = mc_changes_hash_seed(m->changes);
     atomic_init(&m->rng_state, mc_rng_next(&rng));
     atomic_init(&m->next_replica_id, 1);
-    atomic_init(&m->next_version, mc_rng_next(&rng) >> 2 | 1); /* no earlier master's */
     pthread_rwlock_init(&m->segments_lock, NULL);
     m->dialects = mc_dialects_create(clock);
     m->tenants = tenants;
     m->tasks = mc_tasks_create();
     m->drains = mc_drains_create();
     m->disks = mc_disks_create();
-    m->changes = mc_changes_create(atomic_load_explicit(&m->next_version, memory_order_relaxed),
-                                   mc_now_ms(clock));
     m->promotions = mc_promotions_create();
     m->traffic = mc_traffic_create(config->eviction_policy);
     m->heat = mc_heat_create(config);
@@ -150,6 +149,7 @@ void mc_master_destroy(struct mc_master *m) {
     }
     mc_master_metrics_unregister(m);
     m->config.on_object_event = NULL;
+    mc_changes_end(m->changes);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_each(&m->shards[i], forget, m);
         free(m->shards[i].slots);

@@ -62,6 +62,10 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
      * eviction wants them, and none at PutEnd. */
     bool enable_offload, offload_on_evict, offload_force_evict;
     double offload_high_watermark_ratio;
+    /* A file that remembers for the next master what disks may not bring back; NULL or "" = none.
+     * May they bring back what no such file can tell anything of? */
+    const char *offload_notes_path;
+    bool offload_adopt_unproven;
     uint64_t offloading_queue_limit;
     double offload_cap_ratio;
     /* Bring an object back to memory that was read so often from a disk only; how many may wait,

@@ -389,9 +389,6 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
     if (!writing && !put->config->group_ids.has) {
         kept.group = mc_arena_str(call->arena, mc_group_of(o));
     }
-    if (!writing) {
-        mc_changed(call->m, key->hash);
-    }
     unsigned pieces = wanted_replicas(put->config) * mc_max_u64(o->first.stripes, 1);
     bool same_shape = o->size == put->size && !mc_object_on_disk(o) && o->replica_count == pieces &&
                       (!mc_object_striped(o) || mc_stripes_wanted(put));
@@ -399,6 +396,9 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
         upsert_in_place(call, shard, o, put);
     } else {
         MC_TRY(upsert_replace(call, shard, key, &kept, o, &o));
+    }
+    if (!writing) {
+        mc_changed(call->m, key->hash);
     }
     describe_all(call, o, replicas);
     return MC_OK;

@@ -140,7 +140,9 @@ static enum mc_status replica_clear_locked(struct mc_call *call, struct mc_shard
     }
     unsigned cleared = 0;
     for (unsigned i = 0; i < o->replica_count;) {
-        if (mc_str_eq(mc_object_replica(o, i)->segment->info.name, segment)) {
+        const struct mc_replica *r = mc_object_replica(o, i);
+        if (mc_str_eq(r->segment->info.name, segment)) {
+            mc_disk_replica_ends(call->m, o, r);
             mc_object_remove_replica(call->m, shard, o, i, 0);
             cleared++;
         } else {

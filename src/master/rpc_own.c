@@ -15,7 +15,12 @@ void mc_rpc_ListKeys(struct mc_call *call, const void *args, void *ret) {
 void mc_rpc_TakeOffloads(struct mc_call *call, const void *args, void *ret) {
     const struct mw_a_client_flag *a = args;
     struct mw_e_vec *r = ret;
-    r->error = mc_disk_heartbeat(call, a->client, a->flag, true, &r->value);
+    r->error = mc_disk_heartbeat(call, a->client, a->flag, &r->value);
+}
+
+void mc_rpc_SyncDisk(struct mc_call *call, const void *args, void *ret) {
+    struct mw_e_disk_orders *r = ret;
+    r->error = mc_disk_sync(call, args, &r->value);
 }
 
 void mc_rpc_OnDisk(struct mc_call *call, const void *args, void *ret) {

@@ -25,6 +25,8 @@ struct mc_tier_backend_ops {
     enum mc_status (*remove)(struct mc_tier_backend *backend, const struct mc_str *keys,
                              size_t count, size_t *removed);
     enum mc_status (*clear)(struct mc_tier_backend *backend);
+    /* MC_OK: what was taken out is not found by the next start. */
+    enum mc_status (*settle)(struct mc_tier_backend *backend);
     /* Says bucket_id and offset of an entry; needs the lock. NULL: it has a file of its own. */
     void (*place)(const struct mc_tier_entry *entry, struct mc_tier_found *out);
     /* NULL: where a command carries its own addresses. */

@@ -89,6 +89,8 @@ void bucket_discard(struct bucket *bucket) {
 void bucket_entry_dropped_locked(struct bucket_backend *b, struct mc_tier_entry *entry) {
     struct bucket *owner = entry->file;
     owner->live--;
+    b->behind_count += !owner->behind;
+    owner->behind = true;
     if (owner->live == 0) {
         bucket_retire_locked(b, owner, NULL);
     }
@@ -131,6 +133,7 @@ void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struc
     b->bucket_count--;
     b->used_bytes -= bucket->disk_bytes;
     unlink_files(b, bucket->id);
+    b->names_behind = true;
     if (bucket->users == 0) {
         bucket_discard(bucket);
     }
@@ -173,9 +176,17 @@ static enum mc_status catch_up(struct bucket_backend *b) {
         bucket_unuse_locked(bucket);
         pthread_mutex_unlock(&b->face.lock);
     }
-    if (status == MC_OK && b->names_behind) {
+    pthread_mutex_lock(&b->face.lock);
+    bool names = status == MC_OK && b->names_behind;
+    b->names_behind = b->names_behind && !names;
+    pthread_mutex_unlock(&b->face.lock);
+    if (names) {
         status = mc_file_sync_names(bucket_path(b, 0, ".meta", &path));
-        b->names_behind = status != MC_OK;
+    }
+    if (names && status != MC_OK) {
+        pthread_mutex_lock(&b->face.lock);
+        b->names_behind = true;
+        pthread_mutex_unlock(&b->face.lock);
     }
     mc_buf_free(&path);
     return status;
@@ -189,12 +200,8 @@ enum mc_status bucket_forget(struct bucket_backend *b, const struct mc_str *keys
         if (e == NULL) {
             continue;
         }
-        struct bucket *owner = e->file;
         mc_tier_lost_add(lost, keys[i]);
         mc_tier_index_remove(&b->face.index, e);
-        b->names_behind = b->names_behind || owner->live == 1; /* it goes */
-        b->behind_count += !owner->behind;
-        owner->behind = true;
         bucket_entry_dropped_locked(b, e);
     }
     pthread_mutex_unlock(&b->face.lock);
@@ -223,7 +230,14 @@ static enum mc_status bucket_clear(struct mc_tier_backend *face) {
         bucket_retire_locked(b, mc_container_of(b->buckets.next, struct bucket, link), NULL);
     }
     pthread_mutex_unlock(&b->face.lock);
-    b->names_behind = true;
+    enum mc_status status = catch_up(b);
+    pthread_mutex_unlock(&b->put_lock);
+    return status;
+}
+
+static enum mc_status bucket_settle(struct mc_tier_backend *face) {
+    struct bucket_backend *b = (struct bucket_backend *)face;
+    pthread_mutex_lock(&b->put_lock);
     enum mc_status status = catch_up(b);
     pthread_mutex_unlock(&b->put_lock);
     return status;
@@ -310,6 +324,7 @@ const struct mc_tier_backend_ops mc_tier_bucket = {
     .read = bucket_read,
     .remove = bucket_remove,
     .clear = bucket_clear,
+    .settle = bucket_settle,
     .place = bucket_place,
     .use_memory = bucket_use_memory,
     .stats = bucket_stats,

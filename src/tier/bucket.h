@@ -35,9 +35,9 @@ struct bucket_backend {
     void *staging;
     struct mc_file_ring *put_ring;
     int64_t next_id;
-    bool names_behind; /* a file was unlinked that must not come back */
 
     /* Guarded by face.lock, which is not held while data is read or written. */
+    bool names_behind; /* a file was unlinked that must not come back */
     struct mc_list buckets;
     size_t bucket_count, behind_count;
     uint64_t used_bytes;
@@ -60,7 +60,8 @@ void bucket_publish_locked(struct bucket_backend *b, struct bucket *bucket);
  * were live are added to `lost`. Needs the lock. */
 void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struct mc_buf *lost);
 void bucket_unuse_locked(struct bucket *bucket); /* the end of users++ */
-/* The entry is out of the index; a bucket without live entries goes. Needs the lock. */
+/* The entry is out of the index; a bucket without live entries goes, another's .meta is behind
+ * until bucket_forget. Needs the lock. */
 void bucket_entry_dropped_locked(struct bucket_backend *b, struct mc_tier_entry *entry);
 
 /* Takes the keys out, on disk as well: when this has succeeded no start finds what they held. Those

@@ -143,6 +143,11 @@ bool nvmekv_delete(struct nvmekv_backend *b, const struct mc_tier_entry *e, uint
             good = good && (gone || done + i > 0);
         }
     }
+    if (!good) {
+        pthread_mutex_lock(&b->face.lock);
+        b->haunted = true;
+        pthread_mutex_unlock(&b->face.lock);
+    }
     return good;
 }
 
@@ -206,6 +211,17 @@ static enum mc_status nvmekv_clear(struct mc_tier_backend *face) {
     status = status == MC_OK && !nvmekv_flush(b) ? MC_FILE_WRITE_FAIL : status;
     pthread_mutex_unlock(&b->put_lock);
     return status;
+}
+
+static enum mc_status nvmekv_settle(struct mc_tier_backend *face) {
+    struct nvmekv_backend *b = (struct nvmekv_backend *)face;
+    pthread_mutex_lock(&b->put_lock);
+    bool flushed = nvmekv_flush(b);
+    pthread_mutex_unlock(&b->put_lock);
+    pthread_mutex_lock(&b->face.lock);
+    bool settled = flushed && !b->haunted;
+    pthread_mutex_unlock(&b->face.lock);
+    return settled ? MC_OK : MC_FILE_WRITE_FAIL;
 }
 
 static void nvmekv_stats(struct mc_tier_backend *face, struct mc_tier_stats *out) {
@@ -272,5 +288,6 @@ const struct mc_tier_backend_ops mc_tier_nvmekv = {
     .read = nvmekv_read,
     .remove = nvmekv_remove,
     .clear = nvmekv_clear,
+    .settle = nvmekv_settle,
     .stats = nvmekv_stats,
 };

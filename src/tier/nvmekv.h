@@ -47,6 +47,7 @@ struct nvmekv_backend {
     /* Guarded by face.lock, which is not held while the device works. */
     struct mc_tier_order order; /* of objects, by hash */
     uint64_t used_bytes, next_seq;
+    bool haunted; /* an object could not be deleted: a start finds it */
     struct mc_tier_stats stats;
 };
 

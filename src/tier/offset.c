@@ -29,24 +29,32 @@ static void free_entry_locked(struct offset_backend *b, struct mc_tier_entry *e)
     free(e);
 }
 
+/* It is out of the index. */
+static void leave_locked(struct offset_backend *b, struct mc_tier_entry *e) {
+    b->behind = true;
+    b->leaving += e->users > 0;
+    if (e->users == 0) {
+        free_entry_locked(b, e);
+    }
+}
+
 void offset_publish_locked(struct offset_backend *b, struct mc_tier_entry *entry) {
     b->asked_bytes += offset_record_bytes(entry->key_len, entry->size);
     struct mc_tier_entry *old = mc_tier_index_insert(&b->face.index, entry);
-    if (old != NULL && old->users == 0) {
-        free_entry_locked(b, old);
+    if (old != NULL) {
+        leave_locked(b, old);
     }
 }
 
 void offset_drop_locked(struct offset_backend *b, struct mc_tier_entry *entry) {
     mc_tier_index_remove(&b->face.index, entry);
     mc_tier_order_removed(&b->order, entry->hash);
-    if (entry->users == 0) {
-        free_entry_locked(b, entry);
-    }
+    leave_locked(b, entry);
 }
 
 void offset_unuse_locked(struct offset_backend *b, struct mc_tier_entry *entry) {
     if (--entry->users == 0 && !entry->live) {
+        b->leaving--;
         free_entry_locked(b, entry);
     }
 }
@@ -56,9 +64,15 @@ enum mc_status offset_checkpoint(struct offset_backend *b) {
     mc_buf_printf(&path, "%s/kv_cache.meta", b->config->path);
     pthread_mutex_lock(&b->face.lock);
     mc_offset_meta_encode(b->extents, b->capacity, b->insert_seq, b->asked_bytes, &text);
+    b->behind = b->leaving > 0;
     pthread_mutex_unlock(&b->face.lock);
     enum mc_status status =
         mc_file_replace(mc_buf_cstr(&path), (struct mc_str){text.data, text.len});
+    if (status != MC_OK) {
+        pthread_mutex_lock(&b->face.lock);
+        b->behind = true;
+        pthread_mutex_unlock(&b->face.lock);
+    }
     mc_buf_free(&text);
     mc_buf_free(&path);
     return status;
@@ -78,10 +92,19 @@ static enum mc_status offset_remove(struct mc_tier_backend *face, const struct m
             (*removed)++;
         }
     }
+    bool behind = b->behind;
     pthread_mutex_unlock(&b->face.lock);
-    enum mc_status status = *removed > 0 ? offset_checkpoint(b) : MC_OK;
+    enum mc_status status = behind ? offset_checkpoint(b) : MC_OK;
+    pthread_mutex_lock(&b->face.lock);
+    status = status == MC_OK && b->behind ? MC_UNAVAILABLE_IN_CURRENT_STATUS : status;
+    pthread_mutex_unlock(&b->face.lock);
     pthread_mutex_unlock(&b->put_lock);
     return status;
+}
+
+static enum mc_status offset_settle(struct mc_tier_backend *face) {
+    size_t removed = 0;
+    return offset_remove(face, NULL, 0, &removed);
 }
 
 static enum mc_status offset_clear(struct mc_tier_backend *face) {
@@ -176,6 +199,7 @@ const struct mc_tier_backend_ops mc_tier_offset = {
     .read = offset_read,
     .remove = offset_remove,
     .clear = offset_clear,
+    .settle = offset_settle,
     .place = offset_place,
     .use_memory = offset_use_memory,
     .stats = offset_stats,

@@ -23,6 +23,8 @@ struct offset_backend {
     struct mc_tier_order order; /* of objects, by hash */
     struct mc_extents *extents; /* an entry's `disk` is the name of its piece */
     uint64_t asked_bytes, insert_seq;
+    bool behind;    /* kv_cache.meta still names what was taken out */
+    size_t leaving; /* taken out, and still read: their pieces are theirs, in the next .meta too */
     struct mc_tier_stats stats;
 
     struct mc_tier_rings rings;

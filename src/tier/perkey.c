@@ -93,9 +93,16 @@ static enum mc_status unlink_key(struct perkey_backend *b, struct mc_str key, st
     if (unlink(mc_buf_cstr(path)) != 0 && errno != ENOENT) {
         mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",
                  path->data, errno, strerror(errno));
+        b->haunted = true;
         return MC_FILE_WRITE_FAIL;
     }
     return MC_OK;
+}
+
+static void note_behind(struct perkey_backend *b) {
+    pthread_mutex_lock(&b->face.lock);
+    b->names_behind = true;
+    pthread_mutex_unlock(&b->face.lock);
 }
 
 static enum mc_status perkey_remove(struct mc_tier_backend *face, const struct mc_str *keys,
@@ -112,8 +119,13 @@ static enum mc_status perkey_remove(struct mc_tier_backend *face, const struct m
         }
         pthread_mutex_unlock(&b->face.lock);
         if (e != NULL) {
+            pthread_mutex_lock(&b->face.lock);
             enum mc_status one = unlink_key(b, keys[i], &path);
+            pthread_mutex_unlock(&b->face.lock);
             one = one == MC_OK ? mc_file_sync_names(path.data) : one;
+            if (one != MC_OK) {
+                note_behind(b);
+            }
             status = status == MC_OK ? one : status;
             (*removed)++;
         }
@@ -157,9 +169,28 @@ static enum mc_status perkey_clear(struct mc_tier_backend *face) {
     }
     pthread_mutex_unlock(&b->face.lock);
     enum mc_status synced = sync_all_names(b);
+    if (synced != MC_OK) {
+        note_behind(b);
+    }
     pthread_mutex_unlock(&b->put_lock);
     mc_buf_free(&path);
     return status == MC_OK ? synced : status;
+}
+
+static enum mc_status perkey_settle(struct mc_tier_backend *face) {
+    struct perkey_backend *b = (struct perkey_backend *)face;
+    pthread_mutex_lock(&b->put_lock);
+    pthread_mutex_lock(&b->face.lock);
+    bool names = b->names_behind;
+    enum mc_status status = b->haunted ? MC_FILE_WRITE_FAIL : MC_OK;
+    b->names_behind = false;
+    pthread_mutex_unlock(&b->face.lock);
+    if (names && sync_all_names(b) != MC_OK) {
+        note_behind(b);
+        status = MC_FILE_WRITE_FAIL;
+    }
+    pthread_mutex_unlock(&b->put_lock);
+    return status;
 }
 
 static void perkey_stats(struct mc_tier_backend *face, struct mc_tier_stats *out) {
@@ -235,6 +266,7 @@ const struct mc_tier_backend_ops mc_tier_perkey = {
     .read = perkey_read,
     .remove = perkey_remove,
     .clear = perkey_clear,
+    .settle = perkey_settle,
     .use_memory = perkey_use_memory,
     .stats = perkey_stats,
 };

@@ -18,6 +18,8 @@ struct perkey_backend {
     /* Guarded by face.lock, which is not held while data is read or written. */
     struct mc_tier_order order; /* of objects, by hash */
     uint64_t used_bytes, next_seq;
+    bool names_behind; /* a file was unlinked whose directory is not synced */
+    bool haunted;      /* one could not be unlinked, or is broken and stays: a start finds it */
     struct mc_tier_stats stats;
 
     struct mc_tier_rings rings;

@@ -62,7 +62,8 @@ static bool make_room(struct perkey_backend *b, uint64_t bytes) {
         MC_ASSERT(victim != NULL); /* the order knows those in the index */
         mc_buf_clear(&path);
         mc_key_path(mc_str_from(b->directory.data), mc_tier_entry_key(victim), &path);
-        (void)unlink(mc_buf_cstr(&path)); /* gone, or found again by the next start */
+        b->names_behind = true;
+        b->haunted = b->haunted || (unlink(mc_buf_cstr(&path)) != 0 && errno != ENOENT);
         mc_tier_lost_add(&lost, mc_tier_entry_key(victim));
         perkey_drop_locked(b, victim);
         b->stats.evicted_objects++;

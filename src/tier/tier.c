@@ -17,6 +17,7 @@
 #include "tier/scrub.h"
 
 #define LOCK_NAME            ".mooncake.owner"
+#define MARK_NAME            ".mooncake.current"
 #define DEFAULT_DEPTH        64u
 #define DEFAULT_SUBDIRECTORY "file_per_key_dir"
 
@@ -27,7 +28,8 @@ struct mc_tier {
     struct mc_tier_config config; /* strings are our own */
     struct mc_tier_backend *backend;
     struct mc_tier_scrubber *scrubber; /* NULL = none */
-    int lock_fd;
+    int lock_fd, mark_fd; /* mark_fd -1: it could not be opened, and is only in memory */
+    uint64_t mark;
     struct mc_tier_times times;
 };
 
@@ -97,6 +99,44 @@ static enum mc_status lock_directory(const struct mc_tier_config *config, int *o
     return status;
 }
 
+/* ---- the mark ---- */
+
+struct mark { /* as it lies in its file */
+    uint64_t mark, again;
+};
+
+/* A mark that is lost proves less, and harms nobody: no failure ends anything. */
+static void open_mark(struct mc_tier *tier) {
+    struct mc_buf path = {0};
+    struct mark mark;
+    mc_buf_printf(&path, "%s/%s", tier->config.path, MARK_NAME);
+    tier->mark_fd = open(mc_buf_cstr(&path), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (tier->mark_fd < 0) {
+        mc_warn("the mark of the SSD tier cannot be kept: path=%s errno=%d", mc_buf_cstr(&path),
+                errno);
+    } else if (pread(tier->mark_fd, &mark, sizeof(mark), 0) == sizeof(mark) &&
+               mark.again == ~mark.mark) {
+        tier->mark = mark.mark;
+    }
+    mc_buf_free(&path);
+}
+
+void mc_tier_mark(struct mc_tier *tier, uint64_t value) {
+    struct mark mark = {value, ~value};
+    if (tier->backend->ops->settle(tier->backend) == MC_OK) {
+        tier->mark = value;
+        if (tier->mark_fd >= 0 &&
+            pwrite(tier->mark_fd, &mark, sizeof(mark), 0) != (ssize_t)sizeof(mark)) {
+            mc_warn_limited("the mark of the SSD tier cannot be written: path=%s errno=%d",
+                            tier->config.path, errno);
+        }
+    }
+}
+
+uint64_t mc_tier_marked(struct mc_tier *tier) {
+    return tier->mark;
+}
+
 static void tier_free(struct mc_tier *tier) {
     free((char *)tier->config.path);
     free((char *)tier->config.owner);
@@ -134,6 +174,7 @@ enum mc_status mc_tier_open(const struct mc_tier_config *config, struct mc_tier 
         goto fail_lock;
     }
     tier->backend->ops = ops;
+    open_mark(tier);
     if (config->scrub_bytes_per_second != 0) {
         tier->scrubber = mc_tier_scrub_start(tier->backend, config->scrub_bytes_per_second);
     }
@@ -150,6 +191,9 @@ void mc_tier_close(struct mc_tier *tier) {
     if (tier != NULL) {
         mc_tier_scrub_stop(tier->scrubber);
         tier->backend->ops->close(tier->backend);
+        if (tier->mark_fd >= 0) {
+            close(tier->mark_fd);
+        }
         close(tier->lock_fd);
         tier_free(tier);
     }

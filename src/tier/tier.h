@@ -113,6 +113,11 @@ MC_MUST_USE enum mc_status mc_tier_remove(struct mc_tier *tier, struct mc_str ke
 MC_MUST_USE enum mc_status mc_tier_remove_keys(struct mc_tier *tier, const struct mc_str *keys,
                                                size_t count, size_t *removed);
 MC_MUST_USE enum mc_status mc_tier_clear(struct mc_tier *tier);
+/* A number that the owner keeps beside the objects, about those that a start would find; 0 = none.
+ * It is taken only when what the tier gave up by itself until now, evicted or broken, does not come
+ * back either; else it stays as it was. It may fall back to an older one. */
+void mc_tier_mark(struct mc_tier *tier, uint64_t mark);
+uint64_t mc_tier_marked(struct mc_tier *tier);
 
 struct mc_tier_found {
     struct mc_str key;

@@ -305,6 +305,11 @@ MC_STRUCT(t_disk_item, mw_disk_item, F(mw_disk_item, tenant, mc_t_str),
           F(mw_disk_item, version, mc_t_u64));
 MC_VEC_OF(t_disk_items, t_disk_item);
 MC_EXPECTED(e_disk_items, mw_e_vec, t_disk_items);
+MC_STRUCT(a_sync_disk, mw_a_sync_disk, A(sync_disk, client, mc_t_uuid),
+          A(sync_disk, flag, mc_t_bool), A(sync_disk, ack, mc_t_u64));
+MC_STRUCT(t_disk_orders, mw_disk_orders, F(mw_disk_orders, serial, mc_t_u64),
+          F(mw_disk_orders, current, mc_t_u64), F(mw_disk_orders, items, t_disk_items));
+MC_EXPECTED(e_disk_orders, mw_e_disk_orders, t_disk_orders);
 MC_STRUCT(a_on_disk, mw_a_on_disk, A(on_disk, client, mc_t_uuid), A(on_disk, endpoint, mc_t_str),
           A(on_disk, found, mc_t_bool), A(on_disk, items, t_disk_items));
 MC_EXPECTED(e_voids, mw_e_vec, t_e_voids);
@@ -398,6 +403,7 @@ static struct mc_rpc_desc rpcs[MC_MASTER_RPC_COUNT] = {
     SAME(StartPuts, &a_start_puts, &t_e_replicas),
     SAME(Inspect, &a_keys, &t_e_object_infos),
     SAME(TakeOffloads, &a_client_flag, &e_disk_items),
+    SAME(SyncDisk, &a_sync_disk, &e_disk_orders),
     SAME(OnDisk, &a_on_disk, &e_voids),
     SAME(GetObjects, &a_keys, &t_e_objects),
 };

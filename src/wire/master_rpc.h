@@ -444,15 +444,31 @@ struct mw_object_info {
     uint32_t replicas, stripes; /* stripes: 1 = not striped */
 };
 MW_EXPECTED(mw_e_object_info, struct mw_object_info);
-#define MW_DISK_DROP (-1)
+#define MW_DISK_DROP    (-1)
+#define MW_DISK_CURRENT (-2)
 struct mw_disk_item {
     struct mc_str tenant;
     struct mc_str key;
-    /* Of TakeOffloads MW_DISK_DROP: it was removed or replaced, and goes from the disk; such items
-     * come first. Of OnDisk -1: it was not written. */
+    /* Of SyncDisk MW_DISK_DROP: it was removed or replaced, and goes from the disk; such items come
+     * first. Of OnDisk -1: it was not written; MW_DISK_CURRENT, first of what a disk tells when it
+     * is mounted, without a key: `version` is the last `current` that it was given, and carried
+     * out (a master that does not know it refuses the item). */
     int64_t size;
     uint64_t version; /* of the object; 0 = not known */
 };
+struct mw_a_sync_disk {
+    struct mc_uuid client;
+    bool flag;    /* it takes tasks */
+    uint64_t ack; /* `serial` of the last answer whose drops it has carried out */
+};
+struct mw_disk_orders {
+    uint64_t serial;
+    /* Everything older than this has been told to the disk, these items included; 0 = this cannot
+     * be said. A version, as objects have. */
+    uint64_t current;
+    struct mc_vec items /* mw_disk_item */;
+};
+MW_EXPECTED(mw_e_disk_orders, struct mw_disk_orders);
 struct mw_a_on_disk {
     struct mc_uuid client;
     struct mc_str endpoint;
@@ -475,6 +491,7 @@ MW_EXPECTED(mw_e_object, struct mw_object);
     X(StartPuts, struct mw_a_start_puts, struct mc_vec /* mw_e_vec of mw_replica */)               \
     X(Inspect, struct mw_a_keys, struct mc_vec /* mw_e_object_info */)                             \
     X(TakeOffloads, struct mw_a_client_flag, struct mw_e_vec /* mw_disk_item */)                   \
+    X(SyncDisk, struct mw_a_sync_disk, struct mw_e_disk_orders)                                    \
     X(OnDisk, struct mw_a_on_disk, struct mw_e_vec /* mw_e_void: whether it may stay */)           \
     X(GetObjects, struct mw_a_keys, struct mc_vec /* mw_e_object */)
 

@@ -449,6 +449,22 @@ static void spy_replication(struct sim *sim, enum mc_master_rpc rpc, const void 
     }
 }
 
+/* Everything of a tenant was removed but what is in use. */
+static void purged(struct sim *sim) {
+    struct mw_replica_list list;
+    struct mc_arena arena = {0};
+    bool guests = mc_str_eq(sim->spied_tenant, MC_STR(SIM_GUEST));
+    for (unsigned key = 0; key < SIM_KEYS; key++) {
+        struct mc_str tenant = mc_str_from(sim_key_tenant(sim, key));
+        struct mc_str text = mc_str_from(sim_key_text(sim, key));
+        if (guests == sim_key_is_guests(sim, key) &&
+            mc_master_peek(sim->master, tenant, text, &arena, &list) != MC_OK) {
+            sim_oracle_removed(sim, key);
+        }
+    }
+    mc_arena_free(&arena);
+}
+
 static void removed(struct sim *sim, struct mc_str name, int32_t error) {
     if (error == MC_OK || error == MC_OBJECT_NOT_FOUND) {
         sim_oracle_removed(sim, key_of(sim, name));
@@ -491,7 +507,7 @@ static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args
                 ((const struct mw_e_void *)ret)->error);
         break;
     case MC_RPC_RemoveAll:
-        sim->purged_event[mc_str_eq(sim->spied_tenant, MC_STR(SIM_GUEST))] = sim->result->events;
+        purged(sim);
         break;
     case MC_RPC_MountSegment:
         mounted(sim, &((const struct mw_a_mount *)args)->segment,
@@ -637,8 +653,6 @@ void sim_ledger_master_lost(struct sim *sim) {
         sim->extents[i].known = false;
     }
     memset(sim->writer_of, 0, sizeof(sim->writer_of));
-    memset(sim->changed_event, 0, sizeof(sim->changed_event));
-    memset(sim->purged_event, 0, sizeof(sim->purged_event));
 }
 
 /* Who has memory of this name mounted: the node, or a process of it that has died. A late mount by

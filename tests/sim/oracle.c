@@ -234,8 +234,7 @@ static struct sim_value *identify(struct sim *sim, const uint8_t *bytes, uint64_
     return NULL;
 }
 
-void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size,
-                         bool anew) {
+void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size) {
     struct sim_op op = {.kind = SIM_OP_WRITE,
                         .maybe = true,
                         .value = UNREADABLE,
@@ -254,11 +253,8 @@ void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, ui
             return;
         }
         op.value = (uint32_t)(value - sim->values) + 1;
-        if (sim->changed_event[key] > value->ended_event ||
-            (anew && sim->purged_event[sim_key_is_guests(sim, key)] > value->ended_event)) {
-            sim_fail(sim,
-                     "a disk brings back value %u of %s, which the master knows to be removed "
-                     "or replaced",
+        if (sim->changed_event[key] > value->ended_event) {
+            sim_fail(sim, "a disk brings back value %u of %s, which was removed or replaced",
                      op.value - 1, sim_key_name(key));
             return;
         }

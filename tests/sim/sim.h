@@ -58,6 +58,7 @@ enum sim_break {
     SIM_BREAK_HIDE_DOUBT, /* a write that may still land is reported as a plain failure */
     SIM_BREAK_NO_SUMS,    /* memory is at the same addresses again, and nothing has a checksum */
     SIM_BREAK_KEEP_META,  /* a disk still describes what was replaced in an older bucket */
+    SIM_BREAK_LOSE_NOTES, /* a master that starts again knows of no change, and trusts disks */
     SIM_BREAK_OLD_COPIES, /* the hot cache takes any version for the one that is asked for */
 };
 
@@ -93,7 +94,8 @@ struct sim_options {
     X(disk_reads) X(disk_read_failures) X(peer_calls) \
     X(disk_writes) X(disk_errors) X(disks_full) \
     X(sectors_lost) X(names_lost) X(bits_turned) \
-    X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned) X(promotions) X(left_on_disk) X(striped_on_disk)
+    X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned) X(notes_lost) X(promotions) X(left_on_disk) \
+    X(striped_on_disk)
 /* clang-format on */
 struct sim_coverage {
 #define X(name) uint64_t name;
@@ -278,6 +280,7 @@ struct sim {
     struct mc_clock clock; /* the master's */
     uint64_t wall_ms;      /* how far its wall clock is off */
     char quotas[64];       /* file */
+    char notes[64];        /* file: what a master leaves for the next one about disks */
     uint64_t now_ns;
     bool closing, over;
 
@@ -314,10 +317,8 @@ struct sim {
     struct mc_uuid writer_of[SIM_KEYS + 1];
     struct sim_known known[SIM_KEYS];     /* before the request that is carried out now */
     uint64_t copy_began_ns[SIM_KEYS + 1]; /* the last copy or move of the key */
-    /* The event in which the master that runs now has last ended a put of the key, or removed it.
-     */
+    /* The event in which a master has last ended a put of the key, or removed it. */
     uint64_t changed_event[SIM_KEYS + 1];
-    uint64_t purged_event[2]; /* the same, all keys of a tenant but those that were in use */
 };
 
 #define SIM_COUNT(sim, what) ((sim)->result->coverage.what++)
@@ -421,8 +422,7 @@ void sim_oracle_replaced_version(struct sim *sim, const char *who, unsigned key,
 void sim_oracle_absent(struct sim *sim, unsigned key, uint64_t began_ns);
 /* The value can be read again: the disk that holds it was mounted. NULL: the master takes the key
  * for readable, but the disk has lost what it had. */
-void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size,
-                         bool anew);
+void sim_oracle_returned(struct sim *sim, unsigned key, const uint8_t *bytes, uint64_t size);
 /* Somewhere in [began_ns, now] the key was readable. */
 void sim_oracle_present(struct sim *sim, unsigned key, uint64_t began_ns);
 /* At the end of a run: judges the histories. */

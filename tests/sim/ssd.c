@@ -121,9 +121,8 @@ static bool is_back(struct sim *sim, unsigned key) {
     return back;
 }
 
-/* `size`: what readers will ask for. `anew`: the master has just learnt of it. */
-static void look_at(struct sim *sim, struct sim_node *node, unsigned key, uint64_t size,
-                    bool anew) {
+/* `size`: what readers will ask for. */
+static void look_at(struct sim *sim, struct sim_node *node, unsigned key, uint64_t size) {
     static _Alignas(SIM_DISK_BLOCK) char room[4 * SIM_DISK_BLOCK];
     char name[32];
     size_t len = (size_t)snprintf(name, sizeof(name), "%s%c%s", sim_key_tenant(sim, key), 0,
@@ -131,13 +130,13 @@ static void look_at(struct sim *sim, struct sim_node *node, unsigned key, uint64
     struct mc_tier_read read = {.key = {name, len}, .room = room};
     struct mc_tier *tier = node->offload != NULL ? mc_offload_tier(node->offload) : NULL;
     if (tier == NULL || !mc_tier_find(tier, read.key, &read.size) || read.size != size) {
-        sim_oracle_returned(sim, key, NULL, 0, anew); /* it is gone again, or never was here */
+        sim_oracle_returned(sim, key, NULL, 0); /* it is gone again, or never was here */
         return;
     }
     MC_ASSERT(mc_tier_read_room(len, read.size) <= sizeof(room));
     sim_disk_quiet(node->disk, true);
     bool good = mc_tier_read(tier, &read, 1) == MC_OK;
-    sim_oracle_returned(sim, key, good ? read.value : NULL, good ? read.size : 0, anew);
+    sim_oracle_returned(sim, key, good ? read.value : NULL, good ? read.size : 0);
     sim_disk_quiet(node->disk, false);
 }
 
@@ -147,7 +146,7 @@ static void reopened(struct sim_node *node) {
     for (unsigned key = 0; key < SIM_KEYS && sim->master != NULL; key++) {
         struct sim_known known;
         if (replicas_of(sim, key, &known) && known.on_disk[node->index] > 0) {
-            look_at(sim, node, key, known.on_disk[node->index], false);
+            look_at(sim, node, key, known.on_disk[node->index]);
         }
     }
 }
@@ -156,7 +155,7 @@ void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *pr
     struct sim_node *node = mc_container_of(process, struct sim_node, ssd);
     for (unsigned key = 0; key < SIM_KEYS && may_return(sim, function_id); key++) {
         if (is_back(sim, key)) {
-            look_at(sim, node, key, sim->known[key].on_disk[node->index], true);
+            look_at(sim, node, key, sim->known[key].on_disk[node->index]);
         }
     }
 }

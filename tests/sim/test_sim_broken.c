@@ -49,6 +49,7 @@ static const struct {
     {"cold-frees", MC_BREAK_COLD_FREES, SIM_BREAK_NONE, false, false},
     {"no-sums", MC_BREAK_NONE, SIM_BREAK_NO_SUMS, false, true},
     {"keep-meta", MC_BREAK_NONE, SIM_BREAK_KEEP_META, true, true},
+    {"lose-notes", MC_BREAK_NONE, SIM_BREAK_LOSE_NOTES, true, true},
     {"old-copies", MC_BREAK_NONE, SIM_BREAK_OLD_COPIES, false, true},
 };
 

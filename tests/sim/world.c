@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "sim/sim.h"
 
+#define NOTES_LOST        20 /* of 100 masters that are lost: the next one does not find their notes */
 #define FSCK_EVERY_EVENTS 97 /* a prime: not in step with anything */
 #define EVENTS_MAX        2000000
 #define CUT_WITHIN        40 /* operations of a disk */
@@ -256,6 +257,8 @@ static void master_start(struct sim *sim) {
     config.offload_on_evict = profile->offload_on_evict;
     config.offload_force_evict = profile->offload_force;
     config.offload_high_watermark_ratio = profile->offload_watermark;
+    config.offload_notes_path = sim->notes;
+    config.offload_adopt_unproven = sim->options.client_break == SIM_BREAK_LOSE_NOTES;
     config.promotion_on_hit = profile->promote;
     config.promotion_admission_threshold = 2;
     config.enable_multi_tenants = profile->quota > 0;
@@ -274,6 +277,13 @@ static void master_lose(struct sim *sim) {
         sim->master = NULL;
         sim->draining = NULL;
         sim_ledger_master_lost(sim);
+        bool lost =
+            sim->profile.ssd && !sim->closing &&
+            (sim_odds(sim, NOTES_LOST) || sim->options.client_break == SIM_BREAK_LOSE_NOTES);
+        if (lost) { /* the next one runs elsewhere */
+            (void)unlink(sim->notes);
+            SIM_COUNT(sim, notes_lost);
+        }
     }
 }
 
@@ -581,6 +591,7 @@ static struct sim *set_up(const struct sim_options *options, struct sim_result *
     choose_profile(sim);
     sim->calm = !sim->profile.faulty;
     write_quotas(sim);
+    snprintf(sim->notes, sizeof(sim->notes), "/dev/shm/mc_sim_notes_%d", (int)getpid());
     master_start(sim);
     for (unsigned i = 0; i < SIM_NODES; i++) {
         sim->nodes[i].index = i;
@@ -626,6 +637,9 @@ static void take_down(struct sim *sim) {
     master_lose(sim);
     if (sim->profile.quota > 0) {
         (void)unlink(sim->quotas);
+    }
+    if (sim->profile.ssd) {
+        (void)unlink(sim->notes);
     }
     MC_ASSERT(sim->mapped_count == 0);
     mc_arena_free(&sim->master_arena);

@@ -2,7 +2,13 @@
  * they were told to write and for nothing else. */
 #include "support/master_fixture.h"
 
+#include <unistd.h>
+
+/* What the disk acknowledges, and of the last answer to it; 0 = nothing. */
+static uint64_t acked, given, current;
+
 static void restart_with_offload(struct fixture *f) {
+    acked = given = current = 0;
     f->config.enable_offload = true;
     f->config.default_kv_lease_ttl_ms = 100;
     fixture_restart(f);
@@ -116,21 +122,32 @@ static void test_an_object_is_written_and_outlives_its_memory(void **state) {
 }
 
 /* How many tasks, and in *drops how many items that are to go; the first of the tasks. */
-static int32_t take_all(struct fixture *f, struct mw_disk_item *first, const char *drop,
-                        size_t *drops) {
-    struct mw_a_client_flag args = {client_a, true};
-    struct mw_e_vec ret;
-    call(f, MC_RPC_TakeOffloads, &args, &ret);
+static int32_t sync_disk(struct fixture *f, struct mw_disk_item *first, const char *drop,
+                         size_t *drops) {
+    struct mw_a_sync_disk args = {client_a, true, acked};
+    struct mw_e_disk_orders ret;
+    call(f, MC_RPC_SyncDisk, &args, &ret);
     assert_int_equal(ret.error, 0);
-    const struct mw_disk_item *items = ret.value.items;
-    for (*drops = 0; *drops < ret.value.count && items[*drops].size == MW_DISK_DROP; (*drops)++) {
+    const struct mw_disk_item *items = ret.value.items.items;
+    size_t count = ret.value.items.count;
+    for (*drops = 0; *drops < count && items[*drops].size == MW_DISK_DROP; (*drops)++) {
         assert_true(drop == NULL || mc_str_eq(items[*drops].key, str(drop)));
         assert_true(mc_str_eq(items[*drops].tenant, str("default")));
     }
-    if (ret.value.count > *drops) {
+    if (count > *drops) {
         *first = items[*drops];
     }
-    return (int32_t)(ret.value.count - *drops);
+    given = ret.value.serial;
+    current = ret.value.current;
+    return (int32_t)(count - *drops);
+}
+
+/* The same, and carries out what is to be dropped. */
+static int32_t take_all(struct fixture *f, struct mw_disk_item *first, const char *drop,
+                        size_t *drops) {
+    int32_t tasks = sync_disk(f, first, drop, drops);
+    acked = given;
+    return tasks;
 }
 static int32_t take_ours(struct fixture *f, struct mw_disk_item *first) {
     size_t drops;
@@ -139,13 +156,14 @@ static int32_t take_ours(struct fixture *f, struct mw_disk_item *first) {
 
 /* The master's opinion of the item. */
 static int32_t on_disk(struct fixture *f, const char *key, uint64_t version, bool found) {
-    struct mw_disk_item item = {str("default"), str(key), 1 << 20, version};
-    struct mw_a_on_disk args = {client_a, str("10.0.0.1:99"), found, {&item, 1}};
+    struct mw_disk_item items[] = {{.size = MW_DISK_CURRENT, .version = current},
+                                   {str("default"), str(key), 1 << 20, version}};
+    struct mw_a_on_disk args = {client_a, str("10.0.0.1:99"), found, {&items[!found], 1u + found}};
     struct mw_e_vec ret;
     call(f, MC_RPC_OnDisk, &args, &ret);
     assert_int_equal(ret.error, 0);
-    assert_int_equal(ret.value.count, 1);
-    return ((struct mw_e_void *)ret.value.items)[0].error;
+    assert_int_equal(ret.value.count, args.items.count);
+    return ((struct mw_e_void *)ret.value.items)[found].error;
 }
 
 static void unmount_and_mount(struct fixture *f) {
@@ -179,6 +197,7 @@ static void test_a_disk_does_not_bring_back_what_was_removed_or_replaced(void **
     fill_until_evicted(f, "other");
     expect(f, "k", 0, 1);
     unmount_and_mount(f);
+    current = 0; /* the versions alone decide */
     expect(f, "k", 0, -1);
     assert_int_equal(on_disk(f, "k", first.version, true), MC_OBJECT_NOT_FOUND);
     expect(f, "k", 0, -1);
@@ -189,14 +208,17 @@ static void test_a_disk_does_not_bring_back_what_was_removed_or_replaced(void **
     assert_int_equal(on_disk(f, "k", second.version, true), MC_OBJECT_NOT_FOUND);
     assert_int_equal(on_disk(f, "k", 0, true), MC_OBJECT_NOT_FOUND);
     assert_int_equal(on_disk(f, "other/0", 12345, true), MC_OBJECT_NOT_FOUND); /* put anew since */
-    assert_int_equal(on_disk(f, "other/0", 0, true), 0);                       /* may be that */
-    assert_int_equal(on_disk(f, "never", 12345, true), 0);
+    unsigned in_memory; /* then that is all; else it may be that */
+    assert_int_equal(on_disk(f, "other/0", 0, true),
+                     places(f, "other/0", &in_memory) < 0 ? MC_OK : MC_OBJECT_NOT_FOUND);
+    assert_int_equal(on_disk(f, "never", 12345, true), MC_OBJECT_NOT_FOUND); /* who knows */
+    assert_int_equal(on_disk(f, "never", 0, true), 0);
     expect(f, "never", 0, 1);
     struct mw_a_remove_all all = {.force = true, .tenant = str("default")};
     int64_t removed;
     call(f, MC_RPC_RemoveAll, &all, &removed);
     unmount_and_mount(f);
-    assert_int_equal(on_disk(f, "never", 12345, true), MC_OBJECT_NOT_FOUND);
+    assert_int_equal(on_disk(f, "never", 0, true), MC_OBJECT_NOT_FOUND);
 }
 
 static size_t put_many(struct fixture *f, const char *prefix, unsigned count) {
@@ -262,6 +284,112 @@ static void test_a_newer_value_on_the_disk_is_not_dropped(void **state) {
         assert_int_equal(remove_key(f, "k", true), 0);
         (void)take_all(f, &item, "k", &drops);
         assert_int_equal(drops, 1);
+    }
+}
+
+/* Until it says that they are gone, and the version that it gets is past the removal. */
+static void test_drops_are_given_again_until_they_are_done(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_item item = {0};
+    size_t drops;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 1 << 20), 0);
+    assert_int_equal(take_all(f, &item, NULL, &drops), 1);
+    assert_int_equal(on_disk(f, "k", item.version, false), 0);
+    uint64_t before = current;
+    assert_true(before > item.version);
+    assert_int_equal(remove_key(f, "k", true), 0);
+    for (int again = 0; again < 3; again++) {
+        assert_int_equal(sync_disk(f, &item, "k", &drops), 0);
+        assert_int_equal(drops, 1);
+        assert_true(current > before);
+    }
+    acked = given;
+    assert_int_equal(sync_disk(f, &item, "k", &drops), 0);
+    assert_int_equal(drops, 0);
+}
+
+/* The next master, with the notes of the last one: what is lost comes back, and what was changed
+ * since the disk was last told does not. Without them nothing can be proved. */
+static void test_the_next_master_believes_what_is_proved(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_item kept = {0}, item = {0};
+    char notes[] = "/dev/shm/mc_test_notes_XXXXXX";
+    size_t drops;
+    close(mkstemp(notes));
+    f->config.offload_notes_path = notes;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "kept", 1 << 20), 0);
+    assert_int_equal(take_all(f, &kept, NULL, &drops), 1);
+    assert_int_equal(on_disk(f, "kept", kept.version, false), 0);
+    uint64_t versions[3];
+    static const char *const KEYS[] = {"removed", "upserted", "all"};
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(put(f, KEYS[i], 1 << 20), 0);
+        assert_int_equal(take_all(f, &item, NULL, &drops), 1);
+        assert_int_equal(on_disk(f, KEYS[i], item.version, false), 0);
+        versions[i] = item.version;
+    }
+    (void)take_all(f, &item, NULL, &drops);
+    uint64_t told = current;
+    struct mc_vec out;
+    assert_int_equal(remove_key(f, "removed", true), 0);
+    assert_int_equal(upsert_start(f, "upserted", 1 << 20, replicas(1), &out), 0);
+    for (unsigned life = 0; life < 3; life++) {
+        restart_with_offload(f); /* the node did not send another heartbeat */
+        current = told;
+        assert_int_equal(on_disk(f, "removed", versions[0], true), MC_OBJECT_NOT_FOUND);
+        assert_int_equal(on_disk(f, "upserted", versions[1], true), MC_OBJECT_NOT_FOUND);
+        assert_int_equal(on_disk(f, "kept", kept.version, true), 0);
+        expect(f, "kept", 0, 1);
+        current = 0; /* of what is not told the version is enough, if nothing has happened */
+        assert_int_equal(on_disk(f, "all", versions[2], true), 0);
+        assert_int_equal(on_disk(f, "kept", kept.version + 1, true), MC_OBJECT_NOT_FOUND);
+    }
+    struct mw_a_remove_all all = {.force = true, .tenant = str("default")};
+    int64_t removed;
+    call(f, MC_RPC_RemoveAll, &all, &removed);
+    restart_with_offload(f);
+    current = told;
+    assert_int_equal(on_disk(f, "all", versions[2], true), MC_OBJECT_NOT_FOUND);
+    for (int trusting = 0; trusting < 2; trusting++) {
+        assert_int_equal(unlink(notes), 0);
+        f->config.offload_adopt_unproven = trusting;
+        f->config.seed++; /* versions begin elsewhere */
+        restart_with_offload(f);
+        current = told;
+        assert_int_equal(on_disk(f, "kept", kept.version, true),
+                         trusting ? MC_OK : MC_OBJECT_NOT_FOUND);
+        assert_int_equal(on_disk(f, "upstreams", 0, true), 0);
+    }
+    assert_int_equal(unlink(notes), 0);
+    f->config.offload_notes_path = NULL; /* it is on our stack */
+}
+
+/* What is put while a disk is away for long is not known of each key: who was told of nothing since
+ * proves nothing. */
+static void test_a_disk_that_was_away_for_too_long_proves_nothing(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_item item = {0};
+    size_t drops;
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 1 << 20), 0);
+    assert_int_equal(take_all(f, &item, NULL, &drops), 1);
+    assert_int_equal(on_disk(f, "k", item.version, false), 0);
+    (void)take_all(f, &item, NULL, &drops);
+    uint64_t version = item.version, told = current;
+    for (int late = 0; late < 2; late++) {
+        for (unsigned minute = 0; minute < 31 && late; minute++) {
+            advance_ms(f, 60 * 1000); /* its client is gone, and has lost its memory */
+            tick(f);
+        }
+        if (late) {
+            mount(f, "a:1", 16 << 20);
+        }
+        unmount_and_mount(f);
+        current = told;
+        assert_int_equal(on_disk(f, "k", version, true), late ? MC_OBJECT_NOT_FOUND : MC_OK);
+        (void)take_all(f, &item, NULL, &drops);
     }
 }
 
@@ -511,6 +639,9 @@ int main(void) {
         TEST(test_a_disk_does_not_bring_back_what_was_removed_or_replaced),
         TEST(test_a_disk_drops_what_is_removed_or_replaced),
         TEST(test_a_newer_value_on_the_disk_is_not_dropped),
+        TEST(test_drops_are_given_again_until_they_are_done),
+        TEST(test_the_next_master_believes_what_is_proved),
+        TEST(test_a_disk_that_was_away_for_too_long_proves_nothing),
         TEST(test_above_the_watermark_the_coldest_are_written_before_eviction),
         TEST(test_what_waits_is_not_evicted_and_a_failure_ends_that),
         TEST(test_a_client_that_never_answers_pins_nothing),
