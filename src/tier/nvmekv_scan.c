@@ -101,6 +101,7 @@ static enum mc_status list_all(struct scan *s) {
 static void drop_root(struct scan *s, const struct nvmekv_key *key) {
     struct mc_nvme_command command = nvmekv_command(NVMEKV_DELETE, key, NULL, 0);
     mc_nvme_run(s->b->nvme, &command, 1);
+    s->b->haunted = s->b->haunted || command.status != MC_NVME_OK;
     s->dropped++;
 }
 
@@ -148,6 +149,7 @@ static void take_root(struct scan *s, const struct nvmekv_key *root,
     if (!good && ours) {
         drop_root(s, root);
     }
+    s->b->haunted = s->b->haunted || command->status != MC_NVME_OK; /* another start may read it */
     s->foreign += !ours;
 }
 

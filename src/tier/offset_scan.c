@@ -129,6 +129,7 @@ static void load(struct offset_backend *b, const struct mc_offset_meta *meta) {
         mc_tier_order_stored(&b->order, &hash, 1);
     }
     b->insert_seq = meta->insert_seq;
+    b->behind = b->behind || count < meta->count; /* another start may read them */
     pthread_mutex_unlock(&b->face.lock);
     if (count < meta->count) {
         mc_warn("records of the SSD tier are not whole and dropped: path=%s/kv_cache.data "

@@ -58,6 +58,7 @@ static struct mc_tier_entry *look_at(struct perkey_backend *b, const char *path,
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     ssize_t got = fd >= 0 ? pread(fd, head, sizeof(head), 0) : -1;
     if (got < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        b->haunted = true; /* another start may read it */
         mc_warn("a file of the SSD tier cannot be read: path=%s errno=%d reason=\"%s\"", path,
                 errno, strerror(errno));
     } else if (mc_keyfile_decode((struct mc_str){head, (size_t)got}, (uint64_t)info.st_size, &key,
@@ -85,8 +86,9 @@ static struct mc_tier_entry *look_at(struct perkey_backend *b, const char *path,
 static void scan_directory(struct perkey_backend *b, const char *path, struct listing *list) {
     DIR *directory = opendir(path);
     struct mc_buf name = {0};
-    if (directory == NULL) {
-        return; /* most of the 256 are not there in a small tier */
+    if (directory == NULL) { /* most of the 256 are not there in a small tier */
+        b->haunted = b->haunted || errno != ENOENT;
+        return;
     }
     for (const struct dirent *at = readdir(directory); at != NULL; at = readdir(directory)) {
         if (strcmp(at->d_name, ".") == 0 || strcmp(at->d_name, "..") == 0) {
@@ -102,7 +104,8 @@ static void scan_directory(struct perkey_backend *b, const char *path, struct li
         } else if (broken) {
             mc_warn("a file of the SSD tier is deleted: path=%s reason=\"it is not whole\"",
                     name.data);
-            (void)unlink(name.data);
+            b->haunted = b->haunted || unlink(name.data) != 0;
+            b->names_behind = true;
         }
     }
     closedir(directory);

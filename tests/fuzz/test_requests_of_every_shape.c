@@ -171,9 +171,10 @@ static void test_books_balance_whatever_is_asked(void **state) {
     }
     static const enum mc_master_rpc must[] = {
         /* else nothing was tried */
-        MC_RPC_PutStart, MC_RPC_PutEnd,        MC_RPC_UpsertStart, MC_RPC_MountSegment,
-        MC_RPC_Remove,   MC_RPC_GetObjects,    MC_RPC_OnDisk,      MC_RPC_TakeOffloads,
-        MC_RPC_Inspect,  MC_RPC_BatchPutStart, MC_RPC_ListKeys,    MC_RPC_UnmountSegment};
+        MC_RPC_PutStart,      MC_RPC_PutEnd,     MC_RPC_UpsertStart,   MC_RPC_MountSegment,
+        MC_RPC_Remove,        MC_RPC_GetObjects, MC_RPC_OnDisk,        MC_RPC_TakeOffloads,
+        MC_RPC_SyncDisk,      MC_RPC_Inspect,    MC_RPC_BatchPutStart, MC_RPC_ListKeys,
+        MC_RPC_UnmountSegment};
     for (unsigned i = 0; i < MC_ARRAY_LEN(must) && first == NULL; i++) {
         if (good[must[i]] == 0) {
             fail_msg("%s was never answered well", mc_master_rpc_table()[must[i]].name);

@@ -349,6 +349,8 @@ class Peers:
             argv = [argv0, f"--rpc_port={ports[0]}", "--rpc_address=127.0.0.1", f"--metrics_port={ports[1]}", *args]
             if who != "ours":
                 argv.append("--logtostderr=true")
+            elif "--enable_offload=true" in args:  # the next master of the port finds them
+                argv.append(f"--offload_notes_path={self.directory}/notes.{ports[0]}")
             if metadata_server:
                 argv += ["--enable_http_metadata_server=true", "--http_metadata_server_host=127.0.0.1",
                          f"--http_metadata_server_port={ports[2]}"]

@@ -485,7 +485,7 @@ static void choose_ssd(struct sim *sim) {
     p->tier_eviction = (enum mc_tier_eviction)mc_rng_below(&sim->rng, 3);
     if (strncmp(p->backend, "offset", 6) ==
         0) { /* its file is as large from the start; and .meta */
-        p->disk_bytes = p->disk_seen_bytes = p->tier_bytes + sim_between(sim, 72, 128) * 1024;
+        p->disk_bytes = p->disk_seen_bytes = p->tier_bytes + sim_between(sim, 76, 132) * 1024;
     }
     /* else memory stays full when the disk is: what finds no place there may not go */
     p->offload_force = sim_odds(sim, 30) || p->tier_eviction == MC_TIER_EVICT_NONE;

@@ -95,7 +95,7 @@ def rpcs_and_the_ssd_are_counted(closing, scratch):
     for key, size in OBJECTS.items():
         done = run([BIN / "mooncake", "put", f"--master={master.rpc}", key], input_bytes=b"x" * size)
         check_equal(done.returncode, 0, f"put: {done.stderr}")
-    rpcs = ("ServiceReady", "MountSegment", "Ping", "MountLocalDiskSegment", "PollRemoveAll", "TakeOffloads", "OnDisk")
+    rpcs = ("ServiceReady", "MountSegment", "Ping", "MountLocalDiskSegment", "PollRemoveAll", "SyncDisk", "OnDisk")
     until = time.monotonic() + 60
     while True:
         seen = numbers(client)
