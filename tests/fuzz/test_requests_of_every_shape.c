@@ -163,7 +163,7 @@ static void one_seed(void **state, uint64_t seed, unsigned long long *good) {
 static void test_books_balance_whatever_is_asked(void **state) {
     const char *first = getenv("MC_FRAMES_SEED"), *count = getenv("MC_FRAMES_SEEDS");
     uint64_t from = first != NULL ? strtoull(first, NULL, 0) : 1,
-             seeds = count != NULL ? strtoull(count, NULL, 0) : 4;
+             seeds = count != NULL ? strtoull(count, NULL, 0) : 8;
     unsigned long long good[MC_MASTER_RPC_COUNT] = {0};
     for (uint64_t seed = from; seed < from + seeds; seed++) {
         print_message("seed %llu\n", (unsigned long long)seed);
