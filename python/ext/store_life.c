@@ -16,7 +16,7 @@
 /* What setup() was given, whichever way. */
 struct wanted {
     const char *local_hostname, *metadata, *protocol, *devices, *master, *tenant, *ssd_path;
-    uint64_t segment_bytes, buffer_bytes;
+    uint64_t segment_bytes, buffer_bytes, http_port;
     bool ssd_offload;
     bool http_server;
 };
@@ -30,11 +30,23 @@ static struct wanted defaults(void) {
                            .tenant = "default",
                            .ssd_path = "",
                            .segment_bytes = DEFAULT_BYTES,
-                           .buffer_bytes = DEFAULT_BYTES};
+                           .buffer_bytes = DEFAULT_BYTES,
+                           .http_port = 9300};
 }
 
 static bool acceptable_bytes(uint64_t bytes) {
     return bytes == 0 || bytes >= SMALLEST_BUFFER;
+}
+
+/* mooncake/_client_http.py; it ends by itself with the store. */
+static bool serve_http(PyObject *self, uint64_t port) {
+    PyObject *module = PyImport_ImportModule("mooncake._client_http");
+    PyObject *done =
+        module == NULL ? NULL
+                       : PyObject_CallMethod(module, "serve", "OK", self, (unsigned long long)port);
+    Py_XDECREF(module);
+    Py_XDECREF(done);
+    return done != NULL;
 }
 
 static PyObject *open_wanted(PyObject *self, const struct wanted *w, struct mpy_engine *engine) {
@@ -60,6 +72,9 @@ static PyObject *open_wanted(PyObject *self, const struct wanted *w, struct mpy_
     }
     options.engine = engine != NULL ? engine->engine : NULL;
     int code = mpy_store_open(self, &options, engine);
+    if (code == 0 && w->http_server && !serve_http(self, w->http_port)) {
+        return NULL;
+    }
     /* To upstream's callers a store that cannot start is -1, but for what they gave. */
     return PyLong_FromLong(code == 0 || code == MC_INVALID_PARAMS ? code : MC_INTERNAL_ERROR);
 }
@@ -79,15 +94,8 @@ enum {
     SETUP_COUNT = 13
 };
 
-static bool unsupported(const char *what) {
-    return PyErr_WarnFormat(PyExc_RuntimeWarning, 2,
-                            "mooncake: %s is not available in this build and is ignored",
-                            what) == 0;
-}
-
 static PyObject *setup_arguments(PyObject *self, PyObject **v) {
     struct wanted w = defaults();
-    uint64_t port = 0;
     if (!mpy_text(v[0], SETUP_NAMES[0], &w.local_hostname) ||
         !mpy_text(v[1], SETUP_NAMES[1], &w.metadata) ||
         !mpy_u64(v[2], SETUP_NAMES[2], &w.segment_bytes) ||
@@ -98,10 +106,7 @@ static PyObject *setup_arguments(PyObject *self, PyObject **v) {
         !mpy_text(v[SETUP_OFFLOAD_PATH], SETUP_NAMES[SETUP_OFFLOAD_PATH], &w.ssd_path) ||
         !mpy_text(v[SETUP_TENANT], SETUP_NAMES[SETUP_TENANT], &w.tenant) ||
         !mpy_bool(v[SETUP_HTTP], SETUP_NAMES[SETUP_HTTP], &w.http_server) ||
-        !mpy_u64(v[SETUP_HTTP_PORT], SETUP_NAMES[SETUP_HTTP_PORT], &port)) {
-        return NULL;
-    }
-    if (w.http_server && !unsupported("enable_client_http_server")) {
+        !mpy_u64(v[SETUP_HTTP_PORT], SETUP_NAMES[SETUP_HTTP_PORT], &w.http_port)) {
         return NULL;
     }
     struct mpy_engine *engine = NULL;
@@ -206,6 +211,7 @@ static bool take_dict(PyObject *config, PyObject *owners, struct wanted *w, bool
         {"enable_ssd_offload", NULL, NULL, &w->ssd_offload},
         {"ssd_offload_path", &w->ssd_path, NULL, NULL},
         {"enable_client_http_server", NULL, NULL, &w->http_server},
+        {"client_http_port", NULL, &w->http_port, NULL},
     };
     for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
         const char *text = config_text(config, entries[i].name, owners);
@@ -231,8 +237,7 @@ static PyObject *setup_dict(PyObject *self, PyObject *config) {
     bool bad = false;
     PyObject *result = NULL;
     PyObject *owners = PyList_New(0);
-    if (owners != NULL && take_dict(config, owners, &w, &bad) &&
-        (!w.http_server || unsupported("enable_client_http_server"))) {
+    if (owners != NULL && take_dict(config, owners, &w, &bad)) {
         result = bad ? PyLong_FromLong(MC_INVALID_PARAMS) : open_wanted(self, &w, NULL);
     }
     Py_XDECREF(owners);

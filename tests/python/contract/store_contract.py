@@ -3,9 +3,12 @@ import array
 import inspect
 import os
 import pickle
+import socket
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from base import MASTER, MIB, OURS, Memory, StoreCase, new_store, ours_only, pattern
 
@@ -415,6 +418,35 @@ class Terms(StoreCase):
         store.close()
         with self.assertRaisesRegex(Closed, "^this store is closed$"):
             store.get("k")
+
+
+class HttpServer(StoreCase):
+    def test_http_server(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+
+        def ask(path):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                    return answer.status, answer.headers["Content-Type"], answer.read()
+            except urllib.error.HTTPError as error:
+                return error.code, None, None
+
+        store = new_store(enable_client_http_server=True, client_http_port=port)
+        try:
+            self.assertEqual(store.put("http", b"value"), 0)
+            self.assertEqual(ask("/health"), (200, "application/json", b'{"status":"healthy","code":0}'))
+            status, kind, text = ask("/metrics")
+            self.assertEqual((status, kind), (200, "text/plain; version=0.0.4"))
+            self.assertIn(b"# TYPE mooncake_transfer_write_bytes counter", text)
+            self.assertEqual(ask("/metrics/summary")[:2], (200, "text/plain"))
+            self.assertEqual(ask("/other")[0], 404)
+        finally:
+            store.close()
+        deadline = time.monotonic() + 30
+        with self.assertRaises(OSError):
+            while time.monotonic() < deadline:
+                ask("/health")
 
 
 class Configs(StoreCase):
