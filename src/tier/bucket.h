@@ -19,6 +19,7 @@ struct bucket {
     size_t count, live;
     unsigned users; /* readers that have it; the last one frees a dead bucket */
     bool dead;      /* its files are gone, or going */
+    bool ours;      /* it has a trailer */
     bool behind;    /* its .meta still names a key that was taken out */
     bool direct;    /* how fd was opened */
     int fd;         /* for reading; -1 = not opened yet */

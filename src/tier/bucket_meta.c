@@ -24,7 +24,9 @@
 
 void mc_bucket_meta_encode(const struct mc_bucket_meta *meta, struct mc_buf *out) {
     struct mc_buf object = {0};
-    mc_proto_put_number(out, FIELD_DATA_SIZE, meta->data_size);
+    if (!meta->ours) {
+        mc_proto_put_number(out, FIELD_DATA_SIZE, meta->data_size);
+    }
     for (size_t i = 0; i < meta->count; i++) {
         mc_proto_put_bytes(out, FIELD_KEY, meta->objects[i].key);
     }
@@ -34,6 +36,9 @@ void mc_bucket_meta_encode(const struct mc_bucket_meta *meta, struct mc_buf *out
         mc_proto_put_number(&object, OBJECT_KEY_SIZE, meta->objects[i].key.len);
         mc_proto_put_number(&object, OBJECT_DATA_SIZE, meta->objects[i].size);
         mc_proto_put_bytes(out, FIELD_OBJECT, (struct mc_str){object.data, object.len});
+    }
+    if (meta->ours) {
+        mc_proto_put_number(out, FIELD_DATA_SIZE, meta->data_size);
     }
     mc_buf_free(&object);
 }
@@ -83,6 +88,7 @@ static bool fill(struct mc_str in, struct mc_bucket_meta *out, uint64_t *key_siz
         if (f.number == FIELD_DATA_SIZE) {
             good = f.wire == MC_PROTO_VARINT && f.value <= INT64_MAX;
             out->data_size = f.value;
+            out->ours = objects > 0;
         } else if (f.number == FIELD_KEY && f.wire == MC_PROTO_BYTES) {
             out->objects[keys++].key = f.bytes;
         } else if (f.number == FIELD_OBJECT && f.wire == MC_PROTO_BYTES) {

@@ -7,8 +7,9 @@
  * do not look: the trailer
  *     "MCTIERC2", u32 count, count times { u64 offset of the record, u64 tag, u32 CRC-32C of the
  *     value }, u32 CRC-32C of all that
- * in little-endian order, records by offset. "MCTIERC1" is the same without tags. Private to the
- * room.
+ * in little-endian order, records by offset. "MCTIERC1" is the same without tags. The .meta of a
+ * bucket with a trailer has field 1 last, where upstream's writer has it first and its reader takes
+ * it: one whose trailer is missing is known for ours. Private to the room.
  */
 #ifndef MC_TIER_BUCKET_META_H
 #define MC_TIER_BUCKET_META_H
@@ -23,6 +24,7 @@ struct mc_bucket_object {
 struct mc_bucket_meta {
     struct mc_bucket_object *objects; /* in the arena; keys point into the text */
     size_t count;
+    bool ours;          /* there is a trailer */
     uint64_t data_size; /* of the records in the .bucket, whether named here or not */
 };
 

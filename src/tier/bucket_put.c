@@ -41,6 +41,7 @@ enum mc_status bucket_rewrite_meta(struct bucket_backend *b, struct bucket *buck
         }
     }
     meta.data_size = bucket->data_bytes;
+    meta.ours = bucket->ours;
     bool dead = bucket->dead;
     pthread_mutex_unlock(&b->face.lock);
     enum mc_status status = dead ? MC_OK : write_meta(b, bucket->id, &meta);
@@ -226,6 +227,7 @@ static struct bucket *describe(int64_t id, struct mc_tier_item *const *items, si
     bucket->file_bytes = mc_tier_round_up(at + mc_bucket_trailer_bytes(count));
     meta->count = count;
     meta->data_size = at;
+    meta->ours = bucket->ours = true;
     return bucket;
 }
 

@@ -131,6 +131,7 @@ static struct bucket *take(int64_t id, const struct mc_bucket_meta *meta, uint64
     bucket->count = 0;
     bucket->file_bytes = file_bytes;
     bucket->data_bytes = meta->data_size;
+    bucket->ours = rows > 0;
     for (size_t i = 0; i < meta->count; i++) {
         const struct mc_bucket_object *o = &meta->objects[i];
         if (o->key.len > MC_TIER_KEY_MAX || o->size > INT64_MAX / 2 ||
@@ -201,6 +202,10 @@ static enum mc_status load(struct bucket_backend *b, int64_t id, struct mc_arena
     if (status == MC_OK) {
         status = read_trailer(bucket_path(b, id, ".bucket", &path), meta.data_size,
                               (uint64_t)info.st_size, &trailer);
+    }
+    if (status == MC_OK && meta.ours &&
+        mc_bucket_trailer_rows((struct mc_str){trailer.data, trailer.len}) == 0) {
+        status = MC_FILE_READ_FAIL; /* it was cut */
     }
     if (status != MC_OK) {
         status = status == MC_FILE_OPEN_FAIL

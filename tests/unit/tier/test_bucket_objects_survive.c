@@ -125,16 +125,21 @@ static void test_what_was_replaced_is_not_found_again(void **state) {
  */
 static void test_a_bucket_with_a_damaged_trailer_is_not_taken_for_upstreams(void **state) {
     static const size_t wrong[] = {0, 8, 12, 20, 31, 35}; /* magic, count, offset, tag, crc, crc */
-    for (size_t n = 0; n < MC_ARRAY_LEN(wrong); n++) {
+    for (size_t n = 0; n <= MC_ARRAY_LEN(wrong); n++) {   /* the last: it is cut off */
         struct mc_tier *tier = open_tier();
         char byte;
         assert_ok(put(tier, 0, 1));
         mc_tier_close(tier);
-        off_t at = (off_t)(strlen("key0") + size_of(0) + wrong[n]);
+        off_t at = (off_t)(strlen("key0") + size_of(0));
         int fd = open(file_at(".bucket", 0), O_RDWR);
-        assert_int_equal(pread(fd, &byte, 1, at), 1);
-        byte ^= 4;
-        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        if (n == MC_ARRAY_LEN(wrong)) {
+            assert_int_equal(ftruncate(fd, at), 0);
+        } else {
+            at += (off_t)wrong[n];
+            assert_int_equal(pread(fd, &byte, 1, at), 1);
+            byte ^= 4;
+            assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        }
         close(fd);
         tier = open_tier();
         assert_int_equal(get(tier, 0), MC_OBJECT_NOT_FOUND);
@@ -166,7 +171,7 @@ static void test_what_a_crash_leaves_is_dropped(void **state) {
     assert_int_equal(truncate(file_at(".bucket", 2), (off_t)whole), 0);
     tier = open_tier();
     for (unsigned i = 0; i < 30; i++) {
-        bool there = i >= 10 && i < 25;
+        bool there = i >= 10 && i < 20;
         assert_int_equal(get(tier, i), there ? MC_OK : MC_OBJECT_NOT_FOUND);
     }
     assert_int_not_equal(access(path, F_OK), 0);
