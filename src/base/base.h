@@ -206,5 +206,10 @@ MC_MUST_USE enum mc_status mc_parse_u64(const char *text, uint64_t min, uint64_t
                                         uint64_t *value);
 /* "1.5 GiB" for people. */
 void mc_format_size(struct mc_buf *buf, uint64_t bytes);
+/* A file that people write, whole: MC_FILE_NOT_FOUND, MC_FILE_OPEN_FAIL, MC_FILE_READ_FAIL or
+ * MC_ERR_LIMIT with `why` ("is larger than 1 MiB"), a text to put behind the name. A pipe that is
+ * empty, or silent for 5 s, is an error. Both buffers are cleared first. */
+MC_MUST_USE enum mc_status mc_text_file_read(const char *path, size_t max_bytes, struct mc_buf *out,
+                                             struct mc_buf *why);
 
 #endif

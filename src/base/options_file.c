@@ -8,7 +8,6 @@
  */
 #include "base/options_private.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <strings.h>
@@ -193,22 +192,13 @@ static enum mc_status read_yaml(struct file_run *file, const struct mc_buf *cont
 /* ---- the file ---- */
 
 static enum mc_status load(struct file_run *file, struct mc_buf *content) {
-    FILE *stream = fopen(file->path, "re");
-    if (stream == NULL) {
-        return mc_option_error(file->run, "%s: cannot be opened: %s", file->path, strerror(errno));
+    struct mc_buf why = {0};
+    enum mc_status status = mc_text_file_read(file->path, FILE_MAX_BYTES, content, &why);
+    if (status != MC_OK) {
+        status = mc_option_error(file->run, "%s: %s", file->path, why.data);
     }
-    mc_buf_reserve(content, FILE_MAX_BYTES + 1);
-    content->len = fread(content->data, 1, FILE_MAX_BYTES + 1, stream);
-    bool failed = ferror(stream) != 0;
-    int error = errno;
-    fclose(stream);
-    if (failed) {
-        return mc_option_error(file->run, "%s: cannot be read: %s", file->path, strerror(error));
-    }
-    if (content->len > FILE_MAX_BYTES) {
-        return mc_option_error(file->run, "%s: is larger than 1 MiB", file->path);
-    }
-    return MC_OK;
+    mc_buf_free(&why);
+    return status;
 }
 
 static bool is_json(const char *path, const struct mc_buf *content) {

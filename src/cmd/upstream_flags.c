@@ -22,28 +22,41 @@ struct arguments {
     struct mc_arena texts; /* the list points into them */
 };
 
-/* Appends the flags of a file, one a line; empty lines and lines that begin with # are comments. */
-static enum mc_status read_flagfile(const char *path, struct arguments *args) {
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return MC_FILE_OPEN_FAIL;
-    }
-    char *text = mc_arena_zalloc(&args->texts, FLAGFILE_MAX_BYTES + 1);
-    size_t len = fread(text, 1, FLAGFILE_MAX_BYTES, file);
-    fclose(file);
-    text[len] = '\0';
+/* Appends the flags of a text, one a line; empty lines and lines that begin with # are comments. */
+static enum mc_status take_flags(struct mc_str content, struct arguments *args,
+                                 struct mc_buf *why) {
     char *rest = NULL;
-    for (char *line = strtok_r(text, "\r\n", &rest); line != NULL;
+    struct mc_str text = mc_arena_str(&args->texts, content);
+    if (memchr(text.ptr, '\0', text.len) != NULL) {
+        mc_buf_puts(why, "holds a NUL byte");
+        return MC_INVALID_PARAMS;
+    }
+    for (char *line = strtok_r((char *)(uintptr_t)text.ptr, "\r\n", &rest); line != NULL;
          line = strtok_r(NULL, "\r\n", &rest)) {
         line += strspn(line, " \t");
         if (line[0] != '\0' && line[0] != '#') {
             if (args->count >= FLAGFILE_MAX_FLAGS) {
+                mc_buf_printf(why, "has more than %d flags", FLAGFILE_MAX_FLAGS);
                 return MC_ERR_LIMIT;
             }
             args->list[args->count++] = line;
         }
     }
     return MC_OK;
+}
+
+static enum mc_status read_flagfile(const char *program, const char *path, struct arguments *args) {
+    struct mc_buf content = {0}, why = {0};
+    enum mc_status status = mc_text_file_read(path, FLAGFILE_MAX_BYTES, &content, &why);
+    if (status == MC_OK) {
+        status = take_flags((struct mc_str){content.data, content.len}, args, &why);
+    }
+    if (status != MC_OK) {
+        mc_cmd_fail(program, 0, "the flagfile %s %s", path, mc_buf_cstr(&why));
+    }
+    mc_buf_free(&content);
+    mc_buf_free(&why);
+    return status;
 }
 
 /* The path when argv[i] is --flagfile=PATH or --flagfile PATH, else NULL; *used is how many
@@ -73,11 +86,8 @@ static enum mc_status expand(int argc, char **argv, struct arguments *args) {
             args->list[args->count++] = argv[i];
             continue;
         }
-        enum mc_status status = path[0] != '\0' ? read_flagfile(path, args) : MC_OK;
-        if (status != MC_OK) {
-            mc_cmd_fail(argv[0], 0, "the flagfile %s cannot be read: %s", path,
-                        mc_status_text(status));
-            return status;
+        if (path[0] != '\0') {
+            MC_TRY(read_flagfile(argv[0], path, args));
         }
     }
     return MC_OK;
@@ -134,6 +144,7 @@ static int parse_and_run(const char *name, const struct arguments *args,
 int mc_upstream_main(int argc, char **argv, const struct mc_upstream_program *program) {
     struct arguments args = {0};
     int exit_status = MC_EXIT_FAILED;
+    mc_cmd_open_standard_files();
     if (expand(argc, argv, &args) == MC_OK) {
         exit_status = parse_and_run(argv[0], &args, program);
     }

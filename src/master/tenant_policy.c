@@ -15,7 +15,8 @@
 
 #include "base/log.h"
 
-#define FILE_MAX (64u << 20)
+#define FILE_MAX  (64u << 20)
+#define DEPTH_MAX 8 /* of what is to be read; 3 are understood */
 
 struct reader {
     const char *path;
@@ -114,28 +115,45 @@ static enum mc_status read_document(struct reader *r) {
 }
 
 static enum mc_status read_file(const char *path, struct mc_buf *text) {
-    FILE *file = fopen(path, "re");
-    if (!file) {
-        mc_error("tenant quotas: cannot open file=%s errno=%d", path, errno);
-        return MC_FILE_OPEN_FAIL;
+    struct mc_buf why = {0};
+    enum mc_status status = mc_text_file_read(path, FILE_MAX, text, &why);
+    if (status != MC_OK) {
+        mc_error("tenant quotas: file=%s %s", path, why.data);
     }
-    size_t n = 1;
-    while (n > 0 && text->len <= FILE_MAX) {
-        mc_buf_reserve(text, 64u << 10);
-        n = fread(text->data + text->len, 1, 64u << 10, file);
-        text->len += n;
+    mc_buf_free(&why);
+    return status;
+}
+
+/* libyaml needs the square of the depth, and loads all before anybody sees it. */
+static enum mc_status refuse_depth(struct reader *r, struct mc_str text) {
+    yaml_parser_t parser;
+    enum mc_status status = MC_OK;
+    unsigned depth = 0;
+    bool more = yaml_parser_initialize(&parser) != 0;
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text.ptr, text.len);
+    while (more && status == MC_OK) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event)) {
+            break; /* what loads it will say why */
+        }
+        depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+        depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+        if (depth > DEPTH_MAX) {
+            mc_error("tenant quotas: nested too deeply file=%s line=%zu", r->path,
+                     event.start_mark.line + 1);
+            status = MC_INVALID_PARAMS;
+        }
+        more = event.type != YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
     }
-    bool good = !ferror(file) && text->len <= FILE_MAX;
-    fclose(file);
-    if (!good) {
-        mc_error("tenant quotas: cannot read, or larger than 64 MiB file=%s", path);
-    }
-    return good ? MC_OK : MC_FILE_READ_FAIL;
+    yaml_parser_delete(&parser);
+    return status;
 }
 
 static enum mc_status parse(struct reader *r, struct mc_str text) {
     yaml_parser_t parser;
     enum mc_status status = MC_INVALID_PARAMS;
+    MC_TRY(refuse_depth(r, text));
     if (!yaml_parser_initialize(&parser)) {
         return wrong(r, NULL, "no memory");
     }

@@ -13,6 +13,7 @@
 #include "mooncake/transfer.h"
 
 #define PATH_LEN 256
+#define FILE_MAX (1u << 20)
 
 /* ---- small readers ---- */
 
@@ -308,6 +309,21 @@ static enum mc_status read_object(struct mc_policy *p, const char *prefix, json_
     return MC_OK;
 }
 
+/* The JSON of a file; NULL after saying why not in `error`. */
+static json_t *load_file(const char *path, json_error_t *error) {
+    struct mc_buf text = {0}, why = {0};
+    json_t *root = NULL;
+    if (mc_text_file_read(path, FILE_MAX, &text, &why) == MC_OK) {
+        root = json_loadb(text.data, text.len, JSON_REJECT_DUPLICATES, error);
+    } else {
+        *error = (json_error_t){0};
+        snprintf(error->text, sizeof(error->text), "%s", why.data);
+    }
+    mc_buf_free(&text);
+    mc_buf_free(&why);
+    return root;
+}
+
 enum mc_status mc_policy_load(const char *text, struct mc_policy *policy) {
     json_error_t error;
     memset(policy, 0, sizeof(*policy));
@@ -316,8 +332,8 @@ enum mc_status mc_policy_load(const char *text, struct mc_policy *policy) {
         return MC_OK;
     }
     bool inline_text = text[strspn(text, " \t\r\n")] == '{';
-    json_t *root = inline_text ? json_loads(text, JSON_REJECT_DUPLICATES, &error)
-                               : json_load_file(text, JSON_REJECT_DUPLICATES, &error);
+    json_t *root =
+        inline_text ? json_loads(text, JSON_REJECT_DUPLICATES, &error) : load_file(text, &error);
     if (root == NULL || !json_is_object(root)) {
         mc_error("the policy cannot be read MC_TENT_CONF=%s line=%d column=%d reason=%s",
                  inline_text ? "(text)" : text, root == NULL ? error.line : 1,

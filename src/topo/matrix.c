@@ -201,24 +201,16 @@ enum mc_status mc_topo_matrix_parse(struct mc_str json, struct mc_topo_matrix **
 
 enum mc_status mc_topo_matrix_read(const char *path, struct mc_topo_matrix **out,
                                    struct mc_buf *error) {
-    struct mc_buf text = {0};
-    FILE *file = fopen(path, "re");
+    struct mc_buf text = {0}, why = {0};
+    enum mc_status status = mc_text_file_read(path, FILE_MAX, &text, &why);
     mc_buf_printf(error, "%s: ", path);
-    if (file == NULL) {
-        mc_buf_puts(error, "cannot be opened");
-        return MC_FILE_NOT_FOUND;
+    if (status != MC_OK) {
+        mc_buf_puts(error, why.data);
+    } else {
+        status = mc_topo_matrix_parse((struct mc_str){text.data, text.len}, out, error);
     }
-    mc_buf_reserve(&text, FILE_MAX + 1);
-    text.len = fread(text.data, 1, FILE_MAX + 1, file);
-    bool whole = !ferror(file) && text.len <= FILE_MAX;
-    fclose(file);
-    if (!whole) {
-        mc_buf_printf(error, "cannot be read, or is larger than %u bytes", FILE_MAX);
-    }
-    enum mc_status status =
-        whole ? mc_topo_matrix_parse((struct mc_str){text.data, text.len}, out, error)
-              : MC_INVALID_PARAMS;
     mc_buf_free(&text);
+    mc_buf_free(&why);
     if (status == MC_OK) {
         mc_buf_clear(error);
     }

@@ -71,6 +71,10 @@ def files(closing, scratch):
     closing.append(master)
     check(master.metadata and "threads=1" in master.output(), f"the flagfile's flags: {master.output()}")
     refused(f"--flagfile={scratch}/missing", words=["flagfile", "missing"])
+    refused(f"--flagfile={scratch}", words=["flagfile", str(scratch), "directory"])
+    (scratch / "cut").write_bytes(b"--rpc_thread_num=1\n\0--no_such_flag\n")
+    refused(f"--flagfile={scratch}/cut", words=["flagfile", "cut", "NUL"])
+    refused("--flagfile=/dev/zero", words=["flagfile", "/dev/zero", "larger"])
     log = Process([BIN / "mooncake_master", *ANY, "--logtostderr=false", f"--log_dir={scratch}"])
     closing.append(log)
     until = time.monotonic() + 30

@@ -233,6 +233,11 @@ static void test_wrong_files_stop_the_start(void **state) {
         write_policy(wrong[i]);
         assert_null(mc_master_create(&f->config, &f->clock, NULL));
     }
+    char *deep = mc_zalloc(200001); /* libyaml alone needs minutes to load it */
+    memset(deep, '[', 200000);
+    write_policy(deep);
+    free(deep);
+    assert_null(mc_master_create(&f->config, &f->clock, NULL));
     write_policy("version: 1\ntenants:\n  - {name: a, quota: 9223372036854775807}\n  - {name: b, "
                  "quota: 1TB}\n  - {name: c, quota: 1B}\n");
     fixture_restart(f);
