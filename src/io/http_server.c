@@ -7,6 +7,8 @@
  * such path, wrong method, body too large) is read to its end first, so that the client finds the
  * answer instead of a reset; only an announced length over the limit is refused at once.
  *
+ * A request whose end could be read in two ways, or with a NUL byte in its address, is refused too.
+ *
  * The listening socket is ours (mc_listen), so "port in use", v4 and v6 together and port 0 work
  * here as everywhere.
  */
@@ -15,6 +17,7 @@
 #include <microhttpd.h>
 #include <signal.h>
 #include <stdio.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -40,6 +43,10 @@ struct call {
     struct mc_buf body;
     bool too_large;
 };
+
+/* The state of a request before its first call, when its path or an argument has a NUL byte: C
+ * strings would end there and mean another. */
+static const char has_nul;
 
 const char *mc_http_query(const struct mc_http_request *request, const char *name) {
     return MHD_lookup_connection_value(request->native, MHD_GET_ARGUMENT_KIND, name);
@@ -69,6 +76,11 @@ static const struct mc_http_route *find_route(const struct mc_http_server *serve
     }
     return NULL;
 }
+
+struct framing { /* headers that say where a request ends */
+    unsigned lengths, encodings;
+    bool odd; /* a name with a space in it */
+};
 
 /* Gives the response's body to the library. */
 static enum MHD_Result answer(struct MHD_Connection *connection, struct mc_http_response *response,
@@ -133,17 +145,58 @@ static bool announces_too_much(struct MHD_Connection *connection, size_t max_bod
     return text != NULL && mc_parse_u64(text, 0, UINT64_MAX, &length) == MC_OK && length > max_body;
 }
 
+/* Says no before the body is read, and ends the connection. */
+static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned status,
+                              const char *text) {
+    struct MHD_Response *native = MHD_create_response_from_buffer(
+        strlen(text), (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
+    if (native == NULL) {
+        return MHD_NO;
+    }
+    enum MHD_Result result =
+        MHD_add_response_header(native, MHD_HTTP_HEADER_CONNECTION, "close") == MHD_YES
+            ? MHD_queue_response(connection, status, native)
+            : MHD_NO;
+    MHD_destroy_response(native);
+    return result;
+}
+
+/* Whoever stands before this server (a proxy) may read such a header in another way than it, and
+ * take for the next request what belongs to this one. */
+static enum MHD_Result see_header(void *arg, enum MHD_ValueKind kind, const char *name,
+                                  const char *value) {
+    struct framing *framing = arg;
+    framing->lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    framing->encodings += strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    framing->odd |= name[strcspn(name, " \t")] != '\0';
+    return MHD_YES;
+}
+
+/* The first call for a request: its head is there. */
+static enum MHD_Result begin(struct mc_http_server *server, struct MHD_Connection *connection,
+                             void **state) {
+    struct framing framing = {0};
+    bool nul = *state == &has_nul;
+    *state = mc_zalloc(sizeof(struct call));
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &framing);
+    if (framing.odd || framing.lengths + framing.encodings > 1) {
+        return refuse(connection, MHD_HTTP_BAD_REQUEST, "ambiguous headers\n");
+    }
+    if (nul) {
+        return refuse(connection, MHD_HTTP_BAD_REQUEST, "a NUL byte in the address\n");
+    }
+    return announces_too_much(connection, server->max_body)
+               ? refuse(connection, MHD_HTTP_CONTENT_TOO_LARGE, "body too large\n")
+               : MHD_YES;
+}
+
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *path,
                                   const char *method, const char *version, const char *upload,
                                   size_t *upload_size, void **state) {
     struct mc_http_server *server = cls;
     struct call *call = *state;
-    if (call == NULL) {
-        *state = mc_zalloc(sizeof(*call));
-        if (announces_too_much(connection, server->max_body)) {
-            return answer_text(connection, MHD_HTTP_CONTENT_TOO_LARGE, "body too large\n", "");
-        }
-        return MHD_YES;
+    if (call == NULL || *state == &has_nul) {
+        return begin(server, connection, state);
     }
     if (*upload_size == 0) {
         return serve(server, connection, method, path, call);
@@ -157,10 +210,15 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     return MHD_YES;
 }
 
+/* Before the library takes escapes away; what is returned is the state of on_request. */
+static void *on_address(void *cls, const char *address, struct MHD_Connection *connection) {
+    return strstr(address, "%00") != NULL ? (void *)(uintptr_t)&has_nul : NULL;
+}
+
 static void on_completed(void *cls, struct MHD_Connection *connection, void **state,
                          enum MHD_RequestTerminationCode how) {
     struct call *call = *state;
-    if (call != NULL) {
+    if (call != NULL && *state != &has_nul) {
         mc_buf_free(&call->body);
         free(call);
         *state = NULL;
@@ -189,8 +247,9 @@ static struct MHD_Daemon *start_daemon(struct mc_http_server *server, int fd) {
     struct MHD_Daemon *daemon = MHD_start_daemon(
         flags | (server->tls != NULL ? MHD_USE_TLS : 0), 0, NULL, NULL, on_request, server,
         MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
+        MHD_OPTION_URI_LOG_CALLBACK, on_address, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+        NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTION_LIMIT,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_ARRAY, more,
         MHD_OPTION_END);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

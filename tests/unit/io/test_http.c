@@ -200,6 +200,32 @@ static void test_chunked_bodies_obey_the_limit_and_bad_requests_do_not_hurt(void
     expect(f, "GET", "/query?key=alive", 200, "GET|alive|-");
 }
 
+/* What a proxy before the server could read in another way, and what a C string would cut off. */
+static void test_requests_that_mean_two_things_are_refused(void **state) {
+    struct fixture *f = *state;
+    static char answer[8192];
+    static const char *const AMBIGUOUS[] = {
+        "Content-Length: 4\r\nContent-Length: 40",
+        "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", "Content-Length : 4"};
+    struct mc_buf text = {0};
+    for (size_t i = 0; i < MC_ARRAY_LEN(AMBIGUOUS); i++) {
+        mc_buf_clear(&text);
+        mc_buf_printf(&text,
+                      "POST /echo HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n0\r\n\r\n"
+                      "GET /query?key=smuggled HTTP/1.1\r\nHost: x\r\n\r\n",
+                      AMBIGUOUS[i]);
+        raw(f, mc_buf_cstr(&text), answer, sizeof(answer));
+        assert_non_null(strstr(answer, " 400 "));
+        assert_null(strstr(answer, "smuggled"));
+    }
+    mc_buf_free(&text);
+    expect(f, "GET", "/query?key=a%00b", 400, "a NUL byte in the address\n");
+    expect(f, "GET", "/query%00/x?key=a", 400, "a NUL byte in the address\n");
+    expect(f, "GET", "/query?key=%2500", 200, "GET|%00|-");
+    raw(f, "GET /query?key=%00 HTTP/1.1\r\nHost:\r\n", answer, 1); /* no completion is told */
+}
+
 static void test_the_client_says_what_went_wrong(void **state) {
     struct fixture *f = *state;
     struct mc_http_call c = {
@@ -300,6 +326,8 @@ int main(void) {
             test_bodies_up_to_the_limit_come_back_and_larger_ones_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_chunked_bodies_obey_the_limit_and_bad_requests_do_not_hurt, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_requests_that_mean_two_things_are_refused, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_the_client_says_what_went_wrong, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_port_in_use_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_calls_of_many_threads, setup, teardown),
