@@ -53,6 +53,15 @@ int mc_cmd_fail(const char *program, int exit_status, const char *format, ...) {
     return exit_status;
 }
 
+void mc_cmd_open_standard_files(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) {
+            _exit(MC_EXIT_FAILED); /* and nowhere to say so */
+        }
+    }
+}
+
 /* ---- signals ---- */
 
 /* Handlers can only reach what is global. */

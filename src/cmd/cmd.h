@@ -89,6 +89,11 @@ struct mc_upstream_program {
     bool ignores_words;                /* arguments that are no options are no error */
     int (*run)(const char *program, const void *config); /* returns the exit status */
 };
+/* The first thing a program does: standard descriptors that whoever started it has closed must not
+ * become sockets and files of ours, for the log and the output would be written into them. They are
+ * taken by what fails as a closed one does. */
+void mc_cmd_open_standard_files(void);
+
 /* main: each --flagfile=PATH is replaced by the file's flags, one a line; then options, log, and
  * run. The exit status of a wrong command line is 1, as with upstream's flags library. */
 int mc_upstream_main(int argc, char **argv, const struct mc_upstream_program *program);

@@ -56,6 +56,7 @@ static void quieten(const char *command) {
 }
 
 int main(int argc, char **argv) {
+    mc_cmd_open_standard_files();
     if (argc < 2 || is_one_of(argv[1], "--help", "-h", "help")) {
         print_help(argc < 2 ? stderr : stdout);
         return argc < 2 ? MC_EXIT_USAGE : 0;

@@ -2,6 +2,7 @@
 """Machines that lack something: file descriptors, address space, memory, room for files, system calls that a container's
 filter denies, /proc, room in /dev/shm. Programs either say what is missing, or do without it; what they move is whole.
 """
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -11,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from support.programs import Master, Node, Process, bin_dir, check, check_equal, main, run  # noqa: E402
@@ -95,6 +97,34 @@ def file_descriptors(closing, scratch):
         check((got.returncode == 0) == (status == 0), f"put with {count} files said {status}, get {got.returncode}: {said}")
         check(status != 0 or got.stdout == VALUE, f"put with {count} files: other bytes")
     check(worked > 0 and failed > 0, f"{worked} worked and {failed} failed: the range of the test is wrong")
+
+
+def descriptors(pid):
+    """{number: what it is}; those that close meanwhile are left out."""
+    found = {}
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found[int(fd)] = os.readlink(f"/proc/{pid}/fd/{fd}")
+    return found
+
+
+def closed_standard_descriptors(closing, scratch):
+    """What the log and the output are written to is never a socket or a file of the program's own."""
+    master = Master(BIN)
+    closing.append(master)
+    for args in ([BIN / "mooncake_master", "--port=0", "--metrics_port=0", "--rpc_address=127.0.0.1"],
+                 node_args(master, "1MB")):
+        program = subprocess.Popen([str(a) for a in args], preexec_fn=lambda: [os.close(fd) for fd in range(3)])
+        try:
+            until = time.monotonic() + 60
+            while not any("socket" in what for what in descriptors(program.pid).values()):
+                check(program.poll() is None and time.monotonic() < until, f"{args[0]} opens no socket")
+                time.sleep(0.01)
+            standard = [descriptors(program.pid).get(fd) for fd in range(3)]
+            check_equal(standard, ["/dev/null"] * 3, f"standard descriptors of {args[0]}")
+        finally:
+            program.kill()
+            program.wait()
 
 
 def files_that_may_not_grow(closing, scratch):
@@ -199,5 +229,5 @@ def without_proc_and_shm(closing, scratch):
         round_trip(master, scratch, "k2", prefix=prefix)
 
 
-main(more_memory_than_there_is, file_descriptors, files_that_may_not_grow, disks_that_are_full, without_some_system_calls,
-     without_proc_and_shm)
+main(more_memory_than_there_is, file_descriptors, closed_standard_descriptors, files_that_may_not_grow, disks_that_are_full,
+     without_some_system_calls, without_proc_and_shm)
