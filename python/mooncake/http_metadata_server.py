@@ -5,6 +5,7 @@ A key of the engines' addresses (`rpc_meta`) can be written once: two engines th
 """
 import argparse
 import logging
+import re
 import signal
 import sys
 import threading
@@ -14,6 +15,9 @@ from typing import Dict, Optional, Tuple
 from urllib.parse import parse_qs, urlsplit
 
 MAX_VALUE_BYTES = 64 << 20
+MAX_TOTAL_BYTES = 256 << 20  # Of keys and values, as of the master's server.
+MAX_KEYS = 1 << 17
+MAX_CONNECTIONS = 256  # Each has a thread.
 IDLE_SECONDS = 300
 
 
@@ -29,6 +33,30 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def __init__(self, *args) -> None:
+        self.room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(*args)
+
+    def process_request(self, request, client_address) -> None:
+        if self.room.acquire(blocking=False):
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:  # No thread to be had.
+                self.room.release()
+                raise
+        else:
+            logging.warning("%s is hung up on: there are %d connections", client_address[0], MAX_CONNECTIONS)
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request, client_address) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.room.release()
+
+    def handle_error(self, request, client_address) -> None:
+        logging.debug("%s: %s", client_address[0], sys.exc_info()[1])  # A client that went away.
+
 
 class KVBootstrapServer:
     """Serves from a thread of its own between run() and close(). `store` holds what was written."""
@@ -37,6 +65,7 @@ class KVBootstrapServer:
         self.port = port
         self.host = host
         self.store: Dict[str, bytes] = {}
+        self.total = 0  # Bytes of keys and values.
         self.lock = threading.Lock()
         self.thread: Optional[threading.Thread] = None
         self._server: Optional[_Server] = None
@@ -62,6 +91,10 @@ class KVBootstrapServer:
             return KVPoll.Failed
         return KVPoll.Success if self._server is not None and self.thread.is_alive() else KVPoll.Failed
 
+    @staticmethod
+    def _size(key: str, value: Optional[bytes]) -> int:
+        return 0 if value is None else len(key.encode()) + len(value)
+
     def _answer(self, method: str, key: str, body: bytes) -> Tuple[int, bytes]:
         if not key:
             return 400, b"metadata key is required"
@@ -69,14 +102,17 @@ class KVBootstrapServer:
             if method == "PUT":
                 if "rpc_meta" in key and key in self.store:
                     return 400, b"Duplicate rpc_meta key not allowed"
-                self.store[key] = body
+                total = self.total + self._size(key, body) - self._size(key, self.store.get(key))
+                if total > MAX_TOTAL_BYTES or (key not in self.store and len(self.store) >= MAX_KEYS):
+                    return 507, b"too much metadata"
+                self.store[key], self.total = body, total
                 return 200, b"metadata updated"
             if method not in ("GET", "HEAD", "DELETE"):
                 return 405, b"Method not allowed"
             if key not in self.store:
                 return 404, b"metadata not found"
             if method == "DELETE":
-                del self.store[key]
+                self.total -= self._size(key, self.store.pop(key))
                 return 200, b"metadata deleted"
             return 200, self.store[key]
 
@@ -90,14 +126,16 @@ class KVBootstrapServer:
             wbufsize = -1  # One packet for the header and the body.
 
             def serve(self) -> None:
-                try:
-                    length = int(self.headers.get("Content-Length") or 0)
-                except ValueError:
-                    length = -1
+                lengths = self.headers.get_all("Content-Length", ["0"])
+                clear = len(lengths) == 1 and re.fullmatch("[0-9]{1,18}", lengths[0].strip(" \t")) is not None
+                length = int(lengths[0]) if clear else -1
                 if not 0 <= length <= MAX_VALUE_BYTES or "Transfer-Encoding" in self.headers:
                     self.close_connection = True
                     return self.reply(413 if length > 0 else 400, b"the body needs a Content-Length of at most 64 MiB")
                 body = self.rfile.read(length)
+                if len(body) < length:  # The client went away in the middle: what came is no value.
+                    self.close_connection = True
+                    return
                 url = urlsplit(self.path)
                 if url.path != "/metadata":
                     return self.reply(404, b"404: Not Found")

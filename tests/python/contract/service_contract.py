@@ -159,6 +159,38 @@ class MetadataServer(unittest.TestCase):
             self.assertEqual(ask("POST", f"{url}?key=a", b"1"), (405, b"Method not allowed"))
             self.assertEqual(ask("GET", url.replace("/metadata", "/other"))[0], 404)
 
+    @ours_only("it keeps what came, without a limit")
+    def test_a_body_that_ends_early_is_no_value(self):
+        with command("http_metadata_server", "--host=127.0.0.1", "--log-level=ERROR") as url:
+            port = int(url.rsplit(":", 1)[1])
+
+            def raw(text):
+                with socket.create_connection(("127.0.0.1", port), 30) as sock:
+                    sock.sendall(text)
+                    sock.shutdown(socket.SHUT_WR)
+                    return b"".join(iter(lambda: sock.recv(4096), b""))
+            head = b"PUT /metadata?key=k HTTP/1.1\r\nHost: x\r\n"
+            self.assertEqual(raw(head + b"Content-Length: 10\r\n\r\nabc"), b"")
+            self.assertEqual(ask("GET", f"{url}/metadata?key=k")[0], 404)
+            for lengths in (b"1\r\nContent-Length: 40", b"+1", b"1_0", b"-1", b"0x1", b"", b"1, 1", b"9" * 30):
+                answer = raw(head + b"Content-Length: " + lengths + b"\r\n\r\nGET /metadata?key=k HTTP/1.1\r\n\r\n")
+                self.assertRegex(answer, rb"\AHTTP/1.1 4\d\d ")
+                self.assertEqual(answer.count(b"HTTP/1.1"), 1, lengths)
+            self.assertEqual(ask("PUT", f"{url}/metadata?key=k", b"v"), (200, b"metadata updated"))
+
+    @ours_only("it keeps what came, without a limit")
+    def test_the_store_has_limits(self):
+        from mooncake import http_metadata_server as module
+        server = module.KVBootstrapServer(0)
+        with mock.patch.multiple(module, MAX_KEYS=2, MAX_TOTAL_BYTES=20):
+            self.assertEqual(server._answer("PUT", "a", b"x" * 10)[0], 200)
+            self.assertEqual(server._answer("PUT", "b", b"x" * 9)[0], 507)
+            self.assertEqual(server._answer("PUT", "b", b"x")[0], 200)
+            self.assertEqual(server._answer("PUT", "c", b"")[0], 507)
+            self.assertEqual(server._answer("PUT", "a", b"x" * 17)[0], 200)
+            self.assertEqual(server._answer("DELETE", "a", b"")[0], 200)
+            self.assertEqual(server._answer("PUT", "c", b"x" * 17)[0], 200)
+
     def test_two_engines_meet(self):
         import mooncake.engine
         with command("http_metadata_server", "--host=127.0.0.1", "--log-level=ERROR") as url:
