@@ -28,7 +28,7 @@
 #define SECURE_SCHEME      "etcds://" /* the same over TLS */
 #define DEFAULT_PORT       2379
 #define CALL_TIMEOUT_MS    6000 /* all endpoints */
-#define TIMEOUT_MS         3000
+#define TIMEOUT_MS         3000 /* one, while there is another */
 #define CONNECT_TIMEOUT_MS 1500
 #define ANSWER_MAX         (128u << 20)
 #define MESSAGE_MAX        200
@@ -115,7 +115,7 @@ static enum mc_status exchange(const struct etcd_kv *kv, const char *address, co
         .content_type = "application/json",
         .authorization = token[0] != '\0' ? token : NULL,
         .send = body,
-        .timeout_ms = (uint32_t)mc_min_u64(TIMEOUT_MS, left_ms),
+        .timeout_ms = (uint32_t)left_ms,
         .connect_timeout_ms = (uint32_t)mc_min_u64(CONNECT_TIMEOUT_MS, left_ms),
         .max_body_bytes = ANSWER_MAX,
         .tls = &tls,
@@ -218,11 +218,14 @@ static enum mc_status call(struct etcd_kv *kv, const char *path, struct mc_buf *
     enum mc_status status = MC_ERR_TIMEOUT;
     for (size_t i = 0; i < kv->endpoints.count; i++) {
         size_t index = (first + i) % kv->endpoints.count;
-        if (mc_now_ms(mc_clock_system()) >= deadline_ms) {
+        uint64_t now_ms = mc_now_ms(mc_clock_system());
+        bool last = i + 1 == kv->endpoints.count;
+        if (now_ms >= deadline_ms) {
             break;
         }
-        status = call_endpoint(kv, &kv->endpoints.list[index], path,
-                               (struct mc_str){request->data, request->len}, deadline_ms, answer);
+        status = call_endpoint(
+            kv, &kv->endpoints.list[index], path, (struct mc_str){request->data, request->len},
+            last ? deadline_ms : mc_min_u64(deadline_ms, now_ms + TIMEOUT_MS), answer);
         if (!another_may_answer(status)) {
             atomic_store_explicit(&kv->current, index, memory_order_relaxed);
             break;

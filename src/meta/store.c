@@ -17,7 +17,7 @@
 #include "meta/meta.h"
 
 #define KEY_MAX             640
-#define PROBE_TIMEOUT_MS    1000
+#define PROBE_TIMEOUT_MS    5000 /* a busy engine must not lose its name */
 #define LEASE_DEFAULT_S     30
 #define RENEW_PERIOD_MAX_MS 5000
 

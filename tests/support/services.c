@@ -17,7 +17,8 @@
 #include "io/tls.h"
 #include "support/support.h"
 
-#define READY_TRIES 1000 /* of 10 ms */
+#define READY_S     120 /* a busy machine takes seconds to start etcd */
+#define START_TRIES 5   /* somebody else may take the port that was free */
 
 static const char *program_of(enum mc_test_service_kind kind) {
     static const char *const ETCD[] = {"/usr/bin/etcd", "/usr/local/bin/etcd", NULL};
@@ -51,7 +52,8 @@ static bool answers(uint16_t port, const char *send_text, const char *expected) 
     return good;
 }
 
-static uint16_t free_port(void) {
+/* Another than `taken`. */
+static uint16_t free_port(uint16_t taken) {
     struct mc_rng rng;
     mc_rng_seed_system(&rng);
     for (;;) {
@@ -62,7 +64,7 @@ static uint16_t free_port(void) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         bool free_now = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
         close(fd);
-        if (free_now) {
+        if (free_now && port != taken) {
             return port;
         }
     }
@@ -134,7 +136,8 @@ static bool ready(const struct mc_test_service *s) {
                      : answers(s->port, "GET /health HTTP/1.0\r\n\r\n", "200");
 }
 
-void mc_test_service_run(struct mc_test_service *s) {
+/* False when it ended instead of serving. */
+static bool run(struct mc_test_service *s) {
     assert_int_equal(s->pid, 0);
     s->pid = fork();
     assert_true(s->pid >= 0);
@@ -147,23 +150,38 @@ void mc_test_service_run(struct mc_test_service *s) {
         s->kind == MC_TEST_ETCD ? exec_etcd(s) : exec_redis(s);
         _exit(127);
     }
-    for (int i = 0; i < READY_TRIES && !ready(s); i++) {
-        assert_int_equal(waitpid(s->pid, NULL, WNOHANG), 0);
+    uint64_t deadline = mc_now_ns(mc_clock_system()) + READY_S * MC_SEC;
+    while (!ready(s)) {
+        assert_true(mc_now_ns(mc_clock_system()) < deadline);
+        if (waitpid(s->pid, NULL, WNOHANG) != 0) {
+            s->pid = 0;
+            return false;
+        }
         usleep(10000);
     }
-    assert_true(ready(s));
+    return true;
+}
+
+void mc_test_service_run(struct mc_test_service *s) {
+    assert_true(run(s));
 }
 
 void mc_test_service_start(struct mc_test_service *s, enum mc_test_service_kind kind) {
     s->kind = kind;
     s->pid = 0;
-    s->port = free_port();
-    s->peer_port = free_port();
     snprintf(s->directory, sizeof(s->directory), "/tmp/mooncake-test-XXXXXX");
     assert_non_null(mkdtemp(s->directory));
+    for (int tries = 1;; tries++) {
+        s->port = free_port(0);
+        s->peer_port = free_port(s->port);
+        if (run(s)) {
+            break;
+        }
+        assert_true(tries < START_TRIES);
+        mc_test_service_forget(s);
+    }
     snprintf(s->url, sizeof(s->url), "%s%s://127.0.0.1:%u", kind == MC_TEST_ETCD ? "etcd" : "redis",
              s->secure ? "s" : "", s->port);
-    mc_test_service_run(s);
 }
 
 void mc_test_service_kill(struct mc_test_service *s) {

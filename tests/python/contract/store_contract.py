@@ -1,5 +1,6 @@
 """MooncakeDistributedStore: what each call takes, returns and leaves behind."""
 import array
+import http.client
 import inspect
 import os
 import pickle
@@ -421,32 +422,46 @@ class Terms(StoreCase):
 
 
 class HttpServer(StoreCase):
-    def test_http_server(self):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+    HEALTHY = (200, "application/json", b'{"status":"healthy","code":0}')
 
-        def ask(path):
+    @staticmethod
+    def ask(port, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                return answer.status, answer.headers["Content-Type"], answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, None, None
+
+    def start(self):
+        """A port that was free may be somebody else's by the time the store asks for it: then another one."""
+        for _ in range(5):
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                port = taken.getsockname()[1]
+            store = new_store(enable_client_http_server=True, client_http_port=port)
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-                    return answer.status, answer.headers["Content-Type"], answer.read()
-            except urllib.error.HTTPError as error:
-                return error.code, None, None
+                if self.ask(port, "/health") == self.HEALTHY:
+                    return port, store
+            except (OSError, http.client.HTTPException):
+                pass
+            store.close()
+        self.fail("no store's server answers")
 
-        store = new_store(enable_client_http_server=True, client_http_port=port)
+    def test_http_server(self):
+        port, store = self.start()
         try:
             self.assertEqual(store.put("http", b"value"), 0)
-            self.assertEqual(ask("/health"), (200, "application/json", b'{"status":"healthy","code":0}'))
-            status, kind, text = ask("/metrics")
+            self.assertEqual(self.ask(port, "/health"), self.HEALTHY)
+            status, kind, text = self.ask(port, "/metrics")
             self.assertEqual((status, kind), (200, "text/plain; version=0.0.4"))
             self.assertIn(b"# TYPE mooncake_transfer_write_bytes counter", text)
-            self.assertEqual(ask("/metrics/summary")[:2], (200, "text/plain"))
-            self.assertEqual(ask("/other")[0], 404)
+            self.assertEqual(self.ask(port, "/metrics/summary")[:2], (200, "text/plain"))
+            self.assertEqual(self.ask(port, "/other")[0], 404)
         finally:
             store.close()
         deadline = time.monotonic() + 30
         with self.assertRaises(OSError):
             while time.monotonic() < deadline:
-                ask("/health")
+                self.ask(port, "/health")
 
 
 class Configs(StoreCase):

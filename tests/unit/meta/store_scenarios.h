@@ -7,7 +7,7 @@
 #include "unit/te/te_support.h"
 
 #define SHORT_LEASE_S "2"
-#define LIVE_LEASE_S  "6" /* three renewals: a slow machine may miss two */
+#define LIVE_LEASE_S  4 /* three renewals: a slow machine may miss two */
 
 struct store_world {
     struct mc_test_service service;
@@ -32,6 +32,7 @@ void a_live_engine_keeps_its_name(void **state);
 void a_dead_engines_name_is_taken_over(void **state);
 void clusters_have_a_prefix(void **state);
 void of_many_that_claim_one_wins(void **state);
+void a_live_engine_outlives_its_lease(void **state);
 void records_of_a_killed_publisher_go(void **state);
 void a_lasting_record_stays(void **state);
 void what_a_restarted_service_lost_comes_back(void **state);
@@ -47,6 +48,7 @@ void answers_that_are_no_answers_are_errors(void **state);
         STORE_SCENARIO(a_dead_engines_name_is_taken_over, set_up),                                 \
         STORE_SCENARIO(clusters_have_a_prefix, set_up),                                            \
         STORE_SCENARIO(of_many_that_claim_one_wins, set_up),                                       \
+        STORE_SCENARIO(a_live_engine_outlives_its_lease, set_up),                                  \
         STORE_SCENARIO(records_of_a_killed_publisher_go, set_up),                                  \
         STORE_SCENARIO(a_lasting_record_stays, set_up),                                            \
         STORE_SCENARIO(what_a_restarted_service_lost_comes_back, set_up),                          \
