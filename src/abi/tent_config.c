@@ -11,13 +11,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/base.h"
 #include "base/export.h"
 #include "base/log.h"
 #include "compat/tent/transfer_engine.h"
 
+#define FILE_MAX (1u << 20)
+
 static pthread_mutex_t config_lock = PTHREAD_MUTEX_INITIALIZER;
 static json_t *config;  /* object; NULL = nothing set */
 static bool config_bad; /* a file that was named could not be used */
+
+static json_t *load_file(const char *path, json_error_t *error) {
+    struct mc_buf text = {0}, why = {0};
+    json_t *json = NULL;
+    if (mc_text_file_read(path, FILE_MAX, &text, &why) == MC_OK) {
+        json = json_loads(mc_buf_cstr(&text), JSON_REJECT_DUPLICATES, error);
+    } else {
+        snprintf(error->text, sizeof(error->text), "%s", mc_buf_cstr(&why));
+    }
+    mc_buf_free(&text);
+    mc_buf_free(&why);
+    return json;
+}
 
 /* Puts the members of the JSON text or file over `into`. */
 static bool merge(json_t *into, json_t *from, const json_error_t *error, const char *what) {
@@ -37,8 +53,8 @@ MC_PUBLIC void tent_load_config_from_file(const char *path) {
     json_error_t error = {.line = -1};
     pthread_mutex_lock(&config_lock);
     config = config == NULL ? json_object() : config;
-    config_bad = path == NULL || config == NULL ||
-                 !merge(config, json_load_file(path, JSON_REJECT_DUPLICATES, &error), &error, path);
+    config_bad =
+        path == NULL || config == NULL || !merge(config, load_file(path, &error), &error, path);
     if (path == NULL) {
         mc_error("tent_load_config_from_file: path is NULL");
     }
@@ -66,8 +82,8 @@ static bool read_environment(json_t *into) {
     if (text == NULL || text[0] == '\0') {
         return true;
     }
-    json_t *from = text[0] == '{' ? json_loads(text, JSON_REJECT_DUPLICATES, &error)
-                                  : json_load_file(text, JSON_REJECT_DUPLICATES, &error);
+    json_t *from =
+        text[0] == '{' ? json_loads(text, JSON_REJECT_DUPLICATES, &error) : load_file(text, &error);
     return merge(into, from, &error, "MC_TENT_CONF");
 }
 

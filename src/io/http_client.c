@@ -15,9 +15,10 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <strings.h>
 
 #include "base/log.h"
-#include "io/tls.h"
+#include "io/tls_files.h"
 
 #define POOL_SIZE          8
 #define DEFAULT_TIMEOUT_MS 30000
@@ -235,6 +236,9 @@ enum mc_status mc_http_call(const struct mc_http_call *call, int *http_status,
     pthread_once(&api_once, load_api);
     if (!api.loaded) {
         return call_failed(call, MC_NOT_SUPPORTED, "libcurl is not available");
+    }
+    if (call->tls != NULL && strncasecmp(call->url, "https:", 6) == 0) {
+        MC_TRY(mc_tls_config_check(call->tls));
     }
     struct received received = {body, call->max_body_bytes, false};
     struct curl_slist *headers = make_headers(call);

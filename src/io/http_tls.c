@@ -61,6 +61,7 @@ static enum mc_status credentials_make(const struct mc_tls_files *files, struct 
                  config.key != NULL ? config.key : "none");
         return MC_INVALID_PARAMS;
     }
+    MC_TRY(mc_tls_config_check(&config));
     struct credentials *c = mc_zalloc(sizeof(*c));
     c->users = 1;
     MC_ASSERT(gnutls_certificate_allocate_credentials(&c->native) == 0); /* as mc_alloc */

@@ -9,11 +9,13 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/env.h"
 #include "base/log.h"
 #include "io/tls_files.h"
 #include "io/tls_private.h"
 
-#define ssl mc_openssl
+#define ssl         mc_openssl
+#define HANDSHAKE_S 10
 
 /* ---- OpenSSL ---- */
 
@@ -68,7 +70,8 @@ static const char *reason(void) {
 
 struct mc_tls {
     bool server;
-    char *peer_name;      /* NULL = none */
+    char *peer_name; /* NULL = none */
+    uint64_t handshake_ns;
     pthread_mutex_t lock; /* guards what follows */
     SSL_CTX *context;
     struct mc_tls_files files;
@@ -105,6 +108,7 @@ static enum mc_status configure(SSL_CTX *context, const struct mc_tls_config *co
                  given(config->key) ? config->key : "none");
         return MC_INVALID_PARAMS;
     }
+    MC_TRY(mc_tls_config_check(config));
     ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL);
     ssl.SSL_CTX_ctrl(context, SSL_CTRL_MODE,
                      SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
@@ -152,6 +156,7 @@ enum mc_status mc_tls_create(const struct mc_tls_config *config, bool server, st
     struct mc_tls *tls = mc_zalloc(sizeof(*tls));
     tls->peer_name = given(config->peer_name) ? mc_strdup(config->peer_name) : NULL;
     tls->server = server;
+    tls->handshake_ns = mc_env_u64("MC_TLS_HANDSHAKE_TIMEOUT_SEC", 1, 3600, HANDSHAKE_S) * MC_SEC;
     pthread_mutex_init(&tls->lock, NULL);
     mc_tls_files_init(&tls->files, config);
     enum mc_status status = make_context(config, server, &context);
@@ -230,6 +235,10 @@ void mc_tls_peers_close(struct mc_tls_peers *peers) {
 
 bool mc_tls_is_server(const struct mc_tls *tls) {
     return tls->server;
+}
+
+uint64_t mc_tls_handshake_ns(const struct mc_tls *tls) {
+    return tls->handshake_ns;
 }
 
 const char *mc_tls_peer_name(const struct mc_tls *tls) {

@@ -13,6 +13,10 @@
  * certificates are renewed without a restart: replace the files (best by renaming), key and
  * certificate in either order. While they do not fit each other, the old ones serve on.
  *
+ * A server's handshake has a time of its own: MC_TLS_HANDSHAKE_TIMEOUT_SEC (10) seconds from the
+ * connection on, or from the first byte where the peer may also speak plain. Who serves ends the
+ * connection then (mc_stream_handshake_ends_ns).
+ *
  * A stream may be read by one thread while another writes. Sessions are not resumed, and nobody
  * renegotiates.
  */
@@ -36,9 +40,9 @@ static inline bool mc_tls_wanted(const struct mc_tls_config *c) {
 struct mc_tls_config mc_tls_config_environment(void);
 
 struct mc_tls; /* thread safe */
-/* MC_NOT_SUPPORTED: OpenSSL 3 is not on this machine. MC_INVALID_PARAMS: a file is missing, or is
- * not what it should be, or the key is not the certificate's; the log names it. A server needs cert
- * and key. */
+/* MC_NOT_SUPPORTED: OpenSSL 3 is not on this machine. MC_INVALID_PARAMS: a file is missing, no
+ * regular file (a pipe would be waited for), or not what it should be, or the key is not the
+ * certificate's; the log names it. A server needs cert and key. */
 MC_MUST_USE enum mc_status mc_tls_create(const struct mc_tls_config *config, bool server,
                                          struct mc_tls **out);
 void mc_tls_destroy(struct mc_tls *tls); /* streams of it may go on; NULL is allowed */
@@ -52,6 +56,10 @@ void mc_stream_tls(struct mc_stream *s, int fd, struct mc_tls *tls, const char *
  * 0x16). The peer speaks first. */
 void mc_stream_either(struct mc_stream *s, int fd, struct mc_tls *tls, bool demand,
                       const char *peer);
+
+/* When a server's handshake that is under way has taken too long (mc_clock_system); 0 = none is.
+ * For the thread that reads. */
+uint64_t mc_stream_handshake_ends_ns(const struct mc_stream *s);
 
 /* ---- between peers, each of which is server and client ---- */
 

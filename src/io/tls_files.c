@@ -30,6 +30,18 @@ enum mc_status mc_tls_mode_parse(const char *text, enum mc_tls_mode *out) {
     return MC_INVALID_PARAMS;
 }
 
+enum mc_status mc_tls_config_check(const struct mc_tls_config *config) {
+    const char *const paths[MC_TLS_FILES] = {config->cert, config->key, config->ca};
+    for (int i = 0; i < MC_TLS_FILES; i++) {
+        struct stat st;
+        if (paths[i] != NULL && stat(paths[i], &st) == 0 && !S_ISREG(st.st_mode)) {
+            mc_error("TLS: not a regular file: path=%s", paths[i]);
+            return MC_INVALID_PARAMS;
+        }
+    }
+    return MC_OK;
+}
+
 /* A file that is not there has no version. */
 static void read_versions(const struct mc_tls_files *files,
                           struct mc_file_version versions[MC_TLS_FILES]) {

@@ -22,6 +22,9 @@ struct mc_tls_files {
     uint64_t next_look_ns;
 };
 
+/* MC_INVALID_PARAMS, and the log names it, when one is there and is no regular file: whoever opened
+ * a pipe would wait for its writer. */
+MC_MUST_USE enum mc_status mc_tls_config_check(const struct mc_tls_config *config);
 /* Before the files are read: what changes meanwhile is seen later. */
 void mc_tls_files_init(struct mc_tls_files *files, const struct mc_tls_config *config);
 void mc_tls_files_free(struct mc_tls_files *files);

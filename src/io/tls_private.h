@@ -74,6 +74,7 @@ const char *mc_tls_reason_of(unsigned long code);
 /* The context of the files as they are now, with a reference for the caller (SSL_CTX_free). */
 SSL_CTX *mc_tls_context(struct mc_tls *tls);
 bool mc_tls_is_server(const struct mc_tls *tls);
+uint64_t mc_tls_handshake_ns(const struct mc_tls *tls); /* how long one may take */
 const char *mc_tls_peer_name(const struct mc_tls *tls); /* NULL = the peer's address */
 
 /* tls_stream.c: the functions of the BIO that reaches a stream's socket. */

@@ -37,6 +37,7 @@ struct session {
     bool failed; /* no more calls, not even to say good-bye */
     bool held;   /* the next byte to write is in `unsent` already */
     char peer[MC_HOST_MAX];
+    uint64_t handshake_ends_ns; /* a server's that is under way; 0 = none */
 
     /* Of mc_stream_either, until it is known: */
     struct mc_tls *tls;
@@ -177,6 +178,25 @@ static enum mc_status make_room(struct mc_stream *s, bool *room) {
     return peer_left(errno) ? MC_ERR_CLOSED : failed(session, strerror(errno), MC_ERR_IO);
 }
 
+/* ---- the handshake's time ---- */
+
+static void handshake_begins(struct session *session, const struct mc_tls *tls) {
+    if (session->handshake_ends_ns == 0) {
+        session->handshake_ends_ns = mc_now_ns(mc_clock_system()) + mc_tls_handshake_ns(tls);
+    }
+}
+
+static void handshake_looked_at(struct session *session) {
+    if (session->handshake_ends_ns != 0 && !ssl.SSL_in_init(session->ssl)) {
+        session->handshake_ends_ns = 0;
+    }
+}
+
+uint64_t mc_stream_handshake_ends_ns(const struct mc_stream *s) {
+    const struct session *session = s->session;
+    return session != NULL ? session->handshake_ends_ns : 0;
+}
+
 /* ---- reading ---- */
 
 static enum mc_status readv_locked(struct mc_stream *s, const struct iovec *iov, int count,
@@ -201,6 +221,7 @@ static enum mc_status readv_locked(struct mc_stream *s, const struct iovec *iov,
             total += (size_t)got;
         }
     }
+    handshake_looked_at(session);
     /* (Half a record also pends, but epoll will tell of the rest.) */
     set_pending(s, filled && status == MC_OK && ssl.SSL_has_pending(session->ssl) != 0);
     if (status != MC_OK && total == 0) {
@@ -374,6 +395,7 @@ static void session_start(struct mc_stream *s, struct mc_tls *tls) {
     ssl.SSL_set_bio(session->ssl, bio, bio);
     if (session->server) {
         ssl.SSL_set_accept_state(session->ssl);
+        handshake_begins(session, tls);
     } else {
         const char *name = mc_tls_peer_name(tls);
         ssl.SSL_set_connect_state(session->ssl);
@@ -399,6 +421,7 @@ enum mc_status mc_stream_tls_step(struct mc_stream *s, bool *done) {
     if (result != 1) {
         return outcome(s, result, EPOLLIN);
     }
+    handshake_looked_at(session);
     /* The last flight must have left before the caller sleeps. */
     MC_TRY(make_room(s, &room));
     set_wants(s, room ? 0 : EPOLLOUT);
@@ -444,6 +467,7 @@ static enum mc_status look(struct mc_stream *s, bool *known, bool *is_tls) {
             return MC_OK;
         }
         session->hello_len += (uint8_t)n;
+        handshake_begins(session, session->tls);
     }
 }
 
@@ -503,6 +527,9 @@ void mc_stream_either(struct mc_stream *s, int fd, struct mc_tls *tls, bool dema
     struct session *session = s->session;
     session->tls = tls;
     session->demand = demand;
+    if (demand) { /* else the peer may be a plain one that has nothing to say yet */
+        handshake_begins(session, tls);
+    }
     s->ops = &ops;
 }
 

@@ -46,6 +46,7 @@ void rpc_connection_forget(struct connection *c) {
 
 void rpc_connection_free(struct connection *c) {
     mc_reactor_remove(c->worker->reactor, &c->watch);
+    mc_timer_stop(c->worker->reactor, &c->handshake);
     c->stream.ops->close(&c->stream);
     mc_list_del(&c->link);
     if (c->aside != NULL) {
@@ -108,10 +109,27 @@ void rpc_on_sweep(struct mc_timer *timer) {
     }
 }
 
+static void on_handshake_late(struct mc_timer *timer) {
+    struct connection *c = mc_container_of(timer, struct connection, handshake);
+    mc_warn_limited("closing a connection whose TLS handshake does not end: peer=%s", c->peer);
+    rpc_connection_free(c);
+}
+
+void rpc_watch_handshake(struct connection *c) {
+    uint64_t ends_ns = mc_stream_handshake_ends_ns(&c->stream);
+    bool watched = c->handshake.heap_index != SIZE_MAX;
+    if (ends_ns != 0 && !watched) {
+        mc_timer_start(c->worker->reactor, &c->handshake, ends_ns);
+    } else if (ends_ns == 0 && watched) {
+        mc_timer_stop(c->worker->reactor, &c->handshake);
+    }
+}
+
 void rpc_connection_adopt(struct mc_task *task) {
     struct connection *c = mc_container_of(task, struct connection, adopt);
     struct worker *w = c->worker;
     c->sign_of_life_ns = now_ns();
+    mc_timer_init(&c->handshake, on_handshake_late);
     mc_list_push_back(&w->open, &c->link);
     if (mc_reactor_add(w->reactor, &c->watch) != MC_OK) {
         c->stream.ops->close(&c->stream);
@@ -121,6 +139,7 @@ void rpc_connection_adopt(struct mc_task *task) {
         free(c);
         return;
     }
+    rpc_watch_handshake(c);
     if (w->server->config.idle_timeout_ms != 0) {
         sweep_start(w);
     }

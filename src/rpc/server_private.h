@@ -70,6 +70,7 @@ struct connection {
     struct aside *aside;
     uint64_t peer_words[MC_RPC_PEER_WORDS];
     struct mc_task adopt;
+    struct mc_timer handshake; /* runs while one in TLS is under way */
     char peer[PEER_TEXT];
 };
 
@@ -126,6 +127,8 @@ void rpc_connection_free(struct connection *c);
 /* The memory of one that is closed. */
 void rpc_connection_forget(struct connection *c);
 void rpc_on_sweep(struct mc_timer *timer);
+/* After each turn: a handshake in TLS has its own time, whatever idle connections have. */
+void rpc_watch_handshake(struct connection *c);
 
 /* ---- server_turn.c ---- */
 

@@ -325,6 +325,7 @@ void rpc_end_turn(struct connection *c, enum mc_status status) {
         want |= EPOLLOUT; /* comes at once: the way back here for input that no event announces */
     }
     mc_reactor_modify(w->reactor, &c->watch, want);
+    rpc_watch_handshake(c);
 }
 
 void rpc_on_ready(struct mc_reactor_fd *watch, uint32_t events) {

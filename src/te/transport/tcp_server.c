@@ -627,13 +627,29 @@ void tcp_server_close_all(struct tcp_shard *shard) {
     }
 }
 
+static bool handshake_late(const struct tcp_connection *c) {
+    uint64_t ends_ns = mc_stream_handshake_ends_ns(&c->stream);
+    if (ends_ns == 0 || mc_now_ns(mc_clock_system()) < ends_ns) {
+        return false;
+    }
+    char peer[MC_HOST_MAX + 8];
+    mc_addr_format(&c->peer, peer, sizeof(peer));
+    mc_warn_limited("tcp: closing a connection whose TLS handshake does not end: peer=%s", peer);
+    return true;
+}
+
 /* A connection inside a request that moved nothing since the last sweeps holds memory that somebody
- * may want to unregister: it is closed. Idle connections stay; keep-alive finds those whose peer
+ * may want to unregister: it is closed, as is one whose handshake does not end. Idle connections
+ * stay; keep-alive finds those whose peer
  * has vanished. */
 void tcp_server_sweep(struct tcp_shard *shard) {
     for (struct mc_list *i = shard->connections.next, *next; i != &shard->connections; i = next) {
         struct tcp_connection *c = mc_container_of(i, struct tcp_connection, link);
         next = i->next;
+        if (handshake_late(c)) {
+            close_connection(c);
+            continue;
+        }
         bool busy = c->write_memory != NULL || c->reply_count > 0 || c->refused;
         c->stalled = busy && !c->moved ? c->stalled + 1 : 0;
         c->moved = false;

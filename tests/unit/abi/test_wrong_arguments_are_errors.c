@@ -5,6 +5,7 @@
  */
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "compat/tent/transfer_engine.h"
@@ -329,6 +330,12 @@ static void test_tent_configurations_that_cannot_be(void **state) {
     assert_null(tent_create_engine());
     unsetenv("MC_TENT_CONF");
     tent_load_config_from_file("/nowhere/at/all.json");
+    assert_null(tent_create_engine());
+    char pipe_path[64];
+    snprintf(pipe_path, sizeof(pipe_path), "/tmp/mc_test_tent_pipe.%d", (int)getpid());
+    assert_int_equal(mkfifo(pipe_path, 0600), 0);
+    tent_load_config_from_file(pipe_path); /* nobody writes to it: not waited for */
+    assert_int_equal(unlink(pipe_path), 0);
     assert_null(tent_create_engine());
 }
 

@@ -4,6 +4,7 @@
  * plain one, gets nothing and harms nobody. MC_TEST_THREADS
  */
 #include <pthread.h>
+#include <sys/stat.h>
 
 #include "io/tls.h"
 #include "rpc_support.h"
@@ -185,6 +186,100 @@ static void test_plain_and_tls_do_not_mix(void **state) {
     mc_tls_destroy(with);
 }
 
+#define HALF_HELLO "\x16\x03\x01\x02\x00\x01" /* so many bytes, and no more */
+
+static void expect_end(int fd) {
+    char byte;
+    assert_int_equal(mc_recv_all(fd, &byte, 1, test_deadline()), MC_ERR_CLOSED);
+    close(fd);
+}
+
+static struct mc_tls *hasty_server(const char *seconds) {
+    setenv("MC_TLS_HANDSHAKE_TIMEOUT_SEC", seconds, 1);
+    struct mc_tls *server = tls(true, "server", NULL);
+    unsetenv("MC_TLS_HANDSHAKE_TIMEOUT_SEC");
+    return server;
+}
+
+static enum mc_status count_calls(struct mc_rpc_client *client, uint64_t *calls) {
+    struct mc_buf reply = {0};
+    enum mc_status status =
+        mc_rpc_call(client, FN_COUNT_CALLS, mc_str_from(""), test_deadline(), &reply, NULL);
+    if (status == MC_OK) {
+        assert_int_equal(reply.len, sizeof(*calls));
+        memcpy(calls, reply.data, sizeof(*calls));
+    }
+    mc_buf_free(&reply);
+    return status;
+}
+
+static void test_a_handshake_that_does_not_end_is_ended(void **state) {
+    struct mc_tls *server = hasty_server("1"), *with = tls(false, NULL, "ca.pem");
+    struct test_server s = test_server_start((struct mc_rpc_server_config){.tls = server});
+    struct mc_rpc_client *client = test_client(&s, 1);
+    mc_rpc_client_use_tls(client, with);
+    uint64_t calls = 0, deadline = test_deadline();
+    while (count_calls(client, &calls) != MC_OK) { /* a busy machine: even ours took too long */
+        assert_true(mc_now_ns(mc_clock_system()) < deadline);
+    }
+    assert_int_equal(calls, 1);
+    int half = test_socket(&s), silent = test_socket(&s);
+    assert_ok(test_send(half, HALF_HELLO, 6));
+    expect_end(half);
+    expect_end(silent);
+    assert_ok(count_calls(client, &calls));
+    assert_int_equal(calls, 2); /* on a connection that is older than the handshakes were */
+    mc_rpc_client_destroy(client);
+    mc_rpc_server_stop(s.server);
+    mc_tls_destroy(server);
+    mc_tls_destroy(with);
+}
+
+/* Where both are served, who says nothing may be a plain peer, and waits as long as those do. */
+static void test_silence_is_no_handshake_where_plain_is_served(void **state) {
+    struct mc_tls *server = hasty_server("1");
+    struct test_server s = test_server_start(
+        (struct mc_rpc_server_config){.peers = {.mode = MC_TLS_PREFER, .server = server}});
+    int silent = test_socket(&s), half = test_socket(&s);
+    assert_ok(test_send(half, HALF_HELLO, 6));
+    expect_end(half);
+    struct mc_rpc_request_header header = test_header(1, FN_ECHO, 0);
+    char answer[sizeof(struct mc_rpc_reply_header)];
+    assert_ok(test_send(silent, &header, sizeof(header)));
+    assert_ok(mc_recv_all(silent, answer, sizeof(answer), test_deadline()));
+    close(silent);
+    mc_rpc_server_stop(s.server);
+    mc_tls_destroy(server);
+}
+
+static void test_peers_that_leave_in_a_handshake_are_noticed(void **state) {
+    enum { PEERS = 50 };
+    struct mc_tls *server = hasty_server("3600");
+    struct mc_metrics *metrics = mc_metrics_create();
+    struct test_server s =
+        test_server_start((struct mc_rpc_server_config){.tls = server, .metrics = metrics});
+    int fds[PEERS];
+    for (int i = 0; i < PEERS; i++) {
+        fds[i] = test_socket(&s);
+        assert_ok(test_send(fds[i], HALF_HELLO, (size_t)(i % 7)));
+    }
+    uint64_t deadline = test_deadline();
+    while (test_gauge(metrics, "mc_rpc_connections") != PEERS) {
+        assert_true(mc_now_ns(mc_clock_system()) < deadline);
+        usleep(1000);
+    }
+    for (int i = 0; i < PEERS; i++) {
+        close(fds[i]);
+    }
+    while (test_gauge(metrics, "mc_rpc_connections") != 0) {
+        assert_true(mc_now_ns(mc_clock_system()) < deadline);
+        usleep(1000);
+    }
+    mc_rpc_server_stop(s.server);
+    mc_metrics_destroy(metrics);
+    mc_tls_destroy(server);
+}
+
 static void test_files_that_are_none_are_named(void **state) {
     struct mc_tls *out = NULL;
     char *pem = certificates_file(&certificates, "server.pem");
@@ -192,7 +287,12 @@ static void test_files_that_are_none_are_named(void **state) {
     char *other_key = certificates_file(&certificates, "client.key");
     char *missing = certificates_file(&certificates, "missing.pem");
     char *junk = certificates_file(&certificates, "log");
+    char *fifo = certificates_file(&certificates, "fifo"); /* nobody writes to it */
+    assert_int_equal(mkfifo(fifo, 0600), 0);
     const struct mc_tls_config wrong[] = {
+        {.cert = fifo, .key = key},
+        {.cert = pem, .key = fifo},
+        {.ca = fifo, .cert = pem, .key = key},
         {.cert = pem},
         {.key = key},
         {.ca = junk, .cert = pem, .key = key},
@@ -213,6 +313,7 @@ static void test_files_that_are_none_are_named(void **state) {
     free(other_key);
     free(missing);
     free(junk);
+    free(fifo);
 }
 
 int main(void) {
@@ -222,6 +323,9 @@ int main(void) {
         cmocka_unit_test(test_a_wrong_certificate_is_an_error),
         cmocka_unit_test(test_a_server_may_demand_a_certificate),
         cmocka_unit_test(test_plain_and_tls_do_not_mix),
+        cmocka_unit_test(test_a_handshake_that_does_not_end_is_ended),
+        cmocka_unit_test(test_silence_is_no_handshake_where_plain_is_served),
+        cmocka_unit_test(test_peers_that_leave_in_a_handshake_are_noticed),
         cmocka_unit_test(test_files_that_are_none_are_named),
     };
     if (!certificates_make(&certificates)) {

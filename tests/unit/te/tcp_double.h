@@ -38,7 +38,10 @@ struct mc_engine {
     struct mc_transport *transport;
     struct mc_memory memories[DOUBLE_MEMORIES];
     _Atomic size_t memory_count;
+    struct mc_tls_peers tls;
 };
+
+static struct mc_tls_peers double_tls; /* of engines to come */
 
 struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uint64_t length) {
     for (size_t i = 0; i < engine->memory_count; i++) {
@@ -67,8 +70,7 @@ struct mc_metrics *mc_engine_registry(struct mc_engine *engine) {
     return engine->metrics;
 }
 const struct mc_tls_peers *mc_engine_tls(const struct mc_engine *engine) {
-    static const struct mc_tls_peers off;
-    return &off;
+    return &engine->tls;
 }
 unsigned mc_engine_reactor_count(const struct mc_engine *engine) {
     return DOUBLE_REACTORS;
@@ -85,6 +87,7 @@ static inline struct mc_engine *double_engine(unsigned lanes) {
                                                  .lanes_per_peer = lanes,
                                                  .connect_timeout_ms = 2000};
     engine->metrics = mc_metrics_create();
+    engine->tls = double_tls;
     for (unsigned i = 0; i < DOUBLE_REACTORS; i++) {
         assert_ok(mc_reactor_create("io", &engine->reactors[i]));
     }

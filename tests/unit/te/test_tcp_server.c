@@ -3,6 +3,7 @@
  * bad. MC_TEST_THREADS: the requests of one connection are written and their answers read by two
  * threads.
  */
+#include "support/certificates.h"
 #include "unit/te/tcp_double.h"
 
 #define MEMORY (48u << 20)
@@ -375,7 +376,38 @@ static void a_reader_that_stopped_for_ever_is_dropped(void **state) {
     close(idle);
 }
 
+static void a_handshake_that_does_not_end_is_ended(void **state) {
+    struct fixture *f = *state;
+    int quiet = dial(f), half = dial(f);
+    put(half, "\x16\x03\x01\x02\x00\x01", 6); /* so many bytes of a hello, and no more */
+    expect_end(half);
+    ask(quiet, 0x80, at(f, 0), 0); /* a plain peer may have been silent for longer */
+    expect_status(quiet, 0);
+    close(half);
+    close(quiet);
+}
+
+static void with_handshakes_in_tls(void) {
+    struct certificates certificates;
+    if (!certificates_make(&certificates)) {
+        printf("without TLS: certificates could not be made, is the openssl program there?\n");
+        return;
+    }
+    certificates_use(&certificates, "server", "ca");
+    const struct mc_tls_config config = mc_tls_config_environment();
+    setenv("MC_TLS_HANDSHAKE_TIMEOUT_SEC", "1", 1);
+    assert_ok(mc_tls_peers_open(MC_TLS_PREFER, &config, &double_tls));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_handshake_that_does_not_end_is_ended, setup, teardown)};
+    if (cmocka_run_group_tests(tests, NULL, NULL) != 0) {
+        exit(1);
+    }
+    mc_tls_peers_close(&double_tls);
+    certificates_remove(&certificates);
+}
+
 int main(void) {
+    with_handshakes_in_tls();
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(acknowledged_requests_move_every_byte),
