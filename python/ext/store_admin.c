@@ -359,6 +359,60 @@ static PyObject *store_inspect(PyObject *self, PyObject *const *args, Py_ssize_t
     return list;
 }
 
+/* ---- listing ---- */
+
+/* bytes when it is no UTF-8: the store takes any, and every call takes them back. */
+static PyObject *key_object(const char *key) {
+    size_t length = strlen(key);
+    PyObject *text = PyUnicode_DecodeUTF8(key, (Py_ssize_t)length, NULL);
+    if (text == NULL && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+        PyErr_Clear();
+        return PyBytes_FromStringAndSize(key, (Py_ssize_t)length);
+    }
+    return text;
+}
+
+static PyObject *page_object(const struct mc_store_keys *page) {
+    PyObject *list = PyList_New((Py_ssize_t)page->count);
+    for (size_t i = 0; list != NULL && i < page->count; i++) {
+        PyObject *key = key_object(page->keys[i]);
+        if (key == NULL || PyList_SetItem(list, (Py_ssize_t)i, key) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list != NULL ? Py_BuildValue("(Ns)", list, page->next) : NULL;
+}
+
+static PyObject *store_list_keys(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                                 PyObject *names) {
+    static const char *const NAMES[] = {"prefix", "after", "limit"};
+    static const struct mpy_signature SIGNATURE = {"list_keys", NAMES, 3, 0, false};
+    PyObject *v[MPY_MAX_ARGS];
+    const char *prefix = "", *after = "";
+    uint64_t limit = 1000;
+    if (!mpy_args(&SIGNATURE, args, count, names, v) || !mpy_text(v[0], NAMES[0], &prefix) ||
+        !mpy_text(v[1], NAMES[1], &after) || !mpy_u64(v[2], NAMES[2], &limit)) {
+        return NULL;
+    }
+    struct mpy_session *s = mpy_store_enter(self);
+    if (s == NULL) {
+        return PyLong_FromLong(MC_INVALID_PARAMS);
+    }
+    struct mc_store_keys page = {0};
+    PyThreadState *thread = PyEval_SaveThread();
+    enum mc_status status = mc_store_list(s->store, prefix, after, (size_t)limit, &page);
+    PyEval_RestoreThread(thread);
+    mpy_store_leave(s);
+    if (status != MC_OK) {
+        return PyLong_FromLong(mpy_code(status));
+    }
+    PyObject *result = page_object(&page);
+    thread = PyEval_SaveThread();
+    mc_store_keys_free(&page);
+    PyEval_RestoreThread(thread);
+    return result;
+}
+
 PyMethodDef mpy_store_admin_methods[] = {
     {"is_exist", MPY_METHOD(store_is_exist), MPY_FAST,
      "is_exist($self, key)\n--\n\n1 when the object exists, 0 when not, negative on an error."},
@@ -390,4 +444,9 @@ PyMethodDef mpy_store_admin_methods[] = {
     {"inspect", MPY_METHOD(store_inspect), MPY_FAST,
      "inspect($self, keys)\n--\n\nOurs: an ObjectInfo for each key (size, version, checksum, "
      "ttl_ms left, replicas), or a negative error; -1012 with upstream's master. Takes no lease."},
+    {"list_keys", MPY_METHOD(store_list_keys), MPY_FAST,
+     "list_keys($self, prefix='', after='', limit=1000)\n--\n\nOurs: a page of the keys that begin "
+     "with `prefix`, and the `after` of the next page, '' behind the last one; or a negative "
+     "error, "
+     "-1012 with upstream's master. A key that is no UTF-8 comes as bytes. Takes no lease."},
     {NULL, NULL, 0, NULL}};

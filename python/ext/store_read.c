@@ -4,7 +4,7 @@
  *
  * The size of an object is known in the middle of a native call, when the GIL is released. Memory
  * of a BufferHandle comes from the pool, which needs none; bytes are made by taking the GIL back
- * for a moment, but for small values, which are read into the stack and copied.
+ * for a moment, but for small values, which are read into memory that is there and copied.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +12,9 @@
 #include "store.h"
 
 #define SMALL_BYTES 16384
+#define LARGE_BYTES (1u << 20) /* from here on, a wait for the GIL is short beside the transfer */
+#define SPARE_BYTES (256u << 20)
+#define ODD_MAX     8
 
 /* ---- get(key) -> bytes ---- */
 
@@ -73,10 +76,32 @@ static PyObject *store_get(PyObject *self, PyObject *const *args, Py_ssize_t cou
 
 /* ---- many keys ---- */
 
+/*
+ * bytes of many keys are read into without a copy, but the GIL must not be taken again for each of
+ * them: while another thread runs Python, every wait for it is as long as the interpreter's switch
+ * interval. The objects of a batch are mostly of one size, so who holds the GIL first makes bytes
+ * for all keys that are left (of what a miss leaves over, only the ends were ever touched). ODD_MAX
+ * values of other sizes get theirs one by one; the others, and small ones, are read into the pool
+ * and copied at the end.
+ */
+struct bytes_maker {
+    PyThreadState *thread; /* saved */
+    const struct pool_room *rooms;
+    size_t count;
+    struct made_bytes {
+        PyObject *bytes;
+        char *memory;
+    } * spares; /* `count` places: of all rooms, at least one has its own by the time of the next */
+    size_t spare_count, spare_length;
+    unsigned odd;
+};
+
 struct pool_room {
     struct mpy_pool *pool;
     void *memory;
     size_t length;
+    struct bytes_maker *maker;
+    PyObject *bytes; /* in the place of `memory` */
 };
 
 static void *make_pooled(void *ctx, size_t length) {
@@ -96,10 +121,61 @@ static void give_back(struct pool_room *room) {
     }
 }
 
+/* Puts at least one object of this length on the spares, or returns false. */
+static bool make_spares(struct bytes_maker *maker, struct pool_room *room, size_t length) {
+    bool alike = maker->spare_length == 0 || maker->spare_length == length;
+    size_t wanted = 1, made = 0;
+    if (alike && maker->spare_count == 0) {
+        size_t left = maker->count - (size_t)(room - maker->rooms), fit = SPARE_BYTES / length;
+        wanted = fit == 0 ? 1 : fit < left ? fit : left;
+        maker->spare_length = length;
+    } else {
+        maker->odd++;
+    }
+    PyEval_RestoreThread(maker->thread);
+    Py_CLEAR(room->bytes);
+    for (; made < wanted && length <= PY_SSIZE_T_MAX; made++) {
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)length);
+        if (bytes == NULL) {
+            PyErr_Clear();
+            break;
+        }
+        maker->spares[maker->spare_count++] = (struct made_bytes){bytes, PyBytes_AsString(bytes)};
+    }
+    maker->thread = PyEval_SaveThread();
+    return made > 0;
+}
+
+static void *make_bytes_of_many(void *ctx, size_t length) {
+    struct pool_room *room = ctx;
+    struct bytes_maker *maker = room->maker;
+    bool alike = maker->spare_length == 0 || maker->spare_length == length;
+    bool pooled =
+        length <= SMALL_BYTES || (!alike && length < LARGE_BYTES && maker->odd >= ODD_MAX);
+    if (pooled && room->bytes == NULL) {
+        return make_pooled(room, length);
+    }
+    give_back(room);
+    bool spare = alike && maker->spare_count > 0 && room->bytes == NULL;
+    if (!spare && !make_spares(maker, room, length)) {
+        return NULL;
+    }
+    struct made_bytes made = maker->spares[--maker->spare_count];
+    room->length = length;
+    room->bytes = made.bytes;
+    return made.memory;
+}
+
 /* What one key's result becomes; takes the room's memory. */
 typedef PyObject *(*make_result)(PyObject *self, struct pool_room *room, bool found);
 
 static PyObject *result_bytes(PyObject *self, struct pool_room *room, bool found) {
+    PyObject *made = room->bytes;
+    room->bytes = NULL;
+    if (found && made != NULL) {
+        return made;
+    }
+    Py_XDECREF(made);
     PyObject *bytes = mpy_bytes(found ? room->memory : "", found ? room->length : 0);
     give_back(room);
     return bytes;
@@ -116,29 +192,41 @@ static PyObject *result_buffer(PyObject *self, struct pool_room *room, bool foun
 }
 
 /* The store was entered by the caller. */
-static PyObject *get_pooled(PyObject *self, struct mpy_session *s, const char *const *keys,
-                            size_t count, make_result make) {
+static PyObject *get_many(PyObject *self, struct mpy_session *s, const char *const *keys,
+                          size_t count, bool as_bytes) {
     struct mc_store_item *items = mpy_calloc(count, sizeof(*items));
     struct pool_room *rooms = mpy_calloc(count, sizeof(*rooms));
-    PyObject *list = items != NULL && rooms != NULL ? PyList_New((Py_ssize_t)count) : NULL;
+    struct bytes_maker maker = {.rooms = rooms, .count = count};
+    maker.spares = mpy_calloc(as_bytes ? count : 1, sizeof(*maker.spares));
+    bool room = items != NULL && rooms != NULL && maker.spares != NULL;
+    PyObject *list = room ? PyList_New((Py_ssize_t)count) : NULL;
     if (list != NULL) {
         for (size_t i = 0; i < count; i++) {
             rooms[i].pool = s->pool;
-            items[i] = (struct mc_store_item){
-                .key = keys[i], .allocate = make_pooled, .allocate_ctx = &rooms[i]};
+            rooms[i].maker = &maker;
+            items[i] =
+                (struct mc_store_item){.key = keys[i],
+                                       .allocate = as_bytes ? make_bytes_of_many : make_pooled,
+                                       .allocate_ctx = &rooms[i]};
         }
-        PyThreadState *thread = PyEval_SaveThread();
+        maker.thread = PyEval_SaveThread();
         enum mc_status status = mc_store_get_batch(s->store, items, count);
-        PyEval_RestoreThread(thread);
+        PyEval_RestoreThread(maker.thread);
+        while (maker.spare_count > 0) {
+            Py_DECREF(maker.spares[--maker.spare_count].bytes);
+        }
+        make_result make = as_bytes ? result_bytes : result_buffer;
         for (size_t i = 0; i < count; i++) {
             bool found = status == MC_OK && items[i].status == MC_OK;
             PyObject *value = list != NULL ? make(self, &rooms[i], found) : NULL;
             if (value == NULL || PyList_SetItem(list, (Py_ssize_t)i, value) != 0) {
                 Py_CLEAR(list);
+                Py_CLEAR(rooms[i].bytes);
                 give_back(&rooms[i]);
             }
         }
     }
+    free(maker.spares);
     free(rooms);
     free(items);
     return list;
@@ -157,7 +245,7 @@ static PyObject *store_get_batch(PyObject *self, PyObject *const *args, Py_ssize
     PyObject *list = NULL;
     struct mpy_session *s = mpy_store_enter(self);
     if (s != NULL && keys.count > 0) {
-        list = get_pooled(self, s, keys.items, keys.count, result_bytes);
+        list = get_many(self, s, keys.items, keys.count, true);
     } else { /* as upstream: no keys and no store are one miss */
         list = PyList_New(1);
         if (list != NULL && PyList_SetItem(list, 0, PyBytes_FromStringAndSize("", 0)) != 0) {
@@ -182,7 +270,7 @@ static PyObject *store_batch_get_buffer(PyObject *self, PyObject *const *args, P
     struct mpy_session *s = mpy_store_enter(self);
     PyObject *list;
     if (s != NULL) {
-        list = get_pooled(self, s, keys.items, keys.count, result_buffer);
+        list = get_many(self, s, keys.items, keys.count, false);
         mpy_store_leave(s);
     } else {
         list = PyList_New((Py_ssize_t)keys.count);

@@ -16,7 +16,7 @@ import asyncio
 import ctypes
 import functools
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 from mooncake import store as _native
@@ -25,6 +25,7 @@ __all__ = ["MooncakeStore", "MooncakeError", "KeyNotFound", "NoSpace", "KeyInUse
            "InvalidArgument", "Closed"]
 
 CHUNK_BYTES = 64 << 20  # of one step of a copy that reports its progress
+PAGE_KEYS = 1000  # asked for at once
 
 
 class MooncakeError(Exception):
@@ -97,6 +98,14 @@ class _Async:
         async def call(*args: Any, **keywords: Any) -> Any:
             return await asyncio.get_running_loop().run_in_executor(None, functools.partial(method, *args, **keywords))
         return call
+
+    async def keys(self, prefix: str = "") -> AsyncIterator[str]:
+        """keys() for `async for`."""
+        after: str | None = ""
+        while after is not None:
+            page, after = await asyncio.get_running_loop().run_in_executor(None, self._store._page, prefix, after)
+            for key in page:
+                yield key
 
 
 def _put_options(replicas: int = 1, soft_pin: bool = False, soft_pin_ms: int | None = None, hard_pin: bool = False,
@@ -242,7 +251,24 @@ class MooncakeStore:
 
     # ---- mapping ----
 
-    __iter__ = None  # Or [] would be asked for 0, 1, 2, ...
+    # No len(): it would be a listing of the whole cluster, and an empty store would be false.
+
+    def _page(self, prefix: str, after: str) -> tuple[list[str], str | None]:
+        page = self.raw.list_keys(prefix, after, PAGE_KEYS)
+        if isinstance(page, int):
+            raise _error(page, f"list the keys of '{prefix}'")
+        return page[0], page[1] or None
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """The keys that begin with `prefix`, in no order, asked for in pages as they are used: one that is there all the time
+        comes exactly once, whatever else comes and goes. Keeps nothing from eviction. Needs our master."""
+        after: str | None = ""
+        while after is not None:
+            page, after = self._page(prefix, after)
+            yield from page
+
+    def __iter__(self) -> Iterator[str]:
+        return self.keys()
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.upsert(key, value)

@@ -145,6 +145,7 @@ class Calls:
             "get_replica_desc": lambda: eq(len(s.get_replica_desc("k")), 1),
             "batch_get_replica_desc": lambda: eq(list(s.batch_get_replica_desc(["k", "absent"])), ["k"]),
             "inspect": lambda: eq([type(x).__name__ for x in s.inspect(["k", "absent"])], ["ObjectInfo", "int"]),
+            "list_keys": lambda: eq((lambda keys, after: ("k" in keys, after))(*s.list_keys("k")), (True, "")),
             "remove: absent": lambda: eq(s.remove("absent"), -704),
             "remove_by_regex": regex,
             "remove_all": everything,

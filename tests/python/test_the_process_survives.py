@@ -75,7 +75,7 @@ calls = {  # every method that asks the master
     "batch_get_into": (["k"], [p], [10]), "batch_get_into_multi_buffers": (["k"], [[p]], [[10]]),
     "get_into_ranges": ([p], [["k"]], [[[0]]], [[[0]]], [[[10]]]),
     "is_exist": ("k",), "batch_is_exist": (["k", "l"],), "get_size": ("k",), "get_replica_desc": ("k",),
-    "batch_get_replica_desc": (["k"],), "inspect": (["k"],),
+    "batch_get_replica_desc": (["k"],), "inspect": (["k"],), "list_keys": (),
     "remove": ("k",), "remove_all": (), "remove_by_regex": ("k",), "batch_remove": (["k"],), "batch_replica_clear": (["there 0"], ""),
     "create_copy_task": ("k", ["x"]), "create_move_task": ("k", "x", "y"), "query_task": ((1, 2),),
     "batch_get_session_start": (["k"],), "batch_put_session_start": (["k"], [10]), "batch_put_session_end": (["ends"],),

@@ -13,7 +13,7 @@ def people(master: str) -> int:
         found: bytes = store["page"]
         there: dict[str, bool] = store.exist(["page", "other"])
         store.put_large("weights", found, progress=lambda done, total: print(done, total))
-        return len(found) + len(there) + store.info("page").version
+        return len(found) + len(there) + store.info("page").version + sum(len(key) for key in store.keys("page/"))
 
 
 def engines(master: str) -> list[int]:

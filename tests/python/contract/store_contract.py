@@ -244,6 +244,19 @@ class Batches(StoreCase):
         with self.assertRaises(TypeError):
             self.store.put_batch(["k"], ["text"])
 
+    def test_values_of_many_sizes(self):
+        sizes = [100000] * 20 + [16384, 16385, 5, 2 * MIB, 2 * MIB + 1] + [50000 + i for i in range(20)] + [100000] * 20
+        values = {f"k{i}": pattern(size, i) for i, size in enumerate(sizes)}
+        self.assertEqual(self.store.put_batch(list(values), list(values.values())), 0)
+        keys = []
+        for i, key in enumerate(values):
+            keys += [key, f"absent {i}"] if i % 3 == 0 else [key]
+        twice = [["k30", *keys], ["k0", "k0"]] if OURS else []  # upstream gives the bytes for the last of them only
+        for wanted in (keys, keys[::-1], ["k30"], ["absent", "k0"], *twice):
+            got = self.store.get_batch(wanted)
+            wrong = [key for key, value in zip(wanted, got, strict=True) if value != values.get(key, b"")]
+            self.assertEqual(wrong, [], f"of {wanted}")  # not the values: a diff of megabytes takes minutes
+
     def test_addresses(self):
         with Memory(self.store, MIB) as memory:
             values = [pattern(100 + i, i) for i in range(128)]
@@ -401,7 +414,7 @@ class Terms(StoreCase):
             with self.assertRaises(KeyNotFound):
                 store.info("none")
             for wrong, error in ((lambda: store.get_many("ab"), TypeError), (lambda: store.put_many([1]), TypeError),
-                                 (lambda: iter(store), TypeError), (lambda: store.put("t", b"", ttl="5"), TypeError),
+                                 (lambda: len(store), TypeError), (lambda: store.put("t", b"", ttl="5"), TypeError),
                                  (lambda: store.put("t", b"x", ttl=-1), InvalidArgument),
                                  (lambda: store.put("t", b"x", tll=1), TypeError),
                                  (lambda: MooncakeStore(MASTER, segment="lots"), InvalidArgument)):
@@ -419,6 +432,53 @@ class Terms(StoreCase):
         store.close()
         with self.assertRaisesRegex(Closed, "^this store is closed$"):
             store.get("k")
+
+
+@ours_only("the master's list of keys is ours")
+class Keys(StoreCase):
+    def test_pages(self):
+        keys = {f"a/{i}" for i in range(250)} | {f"b/{i}" for i in range(3)}
+        self.assertEqual(self.store.put_batch(list(keys), [b"x"] * len(keys)), 0)
+        for prefix, limit in (("", 100000), ("", 7), ("a/", 100), ("b/", 1), ("a/24", 1000), ("none", 5)):
+            got, pages = [], 0
+            page, after = self.store.list_keys(prefix, limit=limit)
+            while True:
+                self.assertLessEqual(len(page), limit)
+                got, pages = got + page, pages + 1
+                if not after:
+                    break
+                page, after = self.store.list_keys(prefix, after, limit)
+            self.assertEqual(sorted(got), sorted(key for key in keys if key.startswith(prefix)))
+            self.assertGreaterEqual(pages * limit, len(got))
+        self.assertEqual(self.store.put(b"\xff", b"x"), 0)
+        self.assertEqual(self.store.list_keys(b"\xff"), ([b"\xff"], ""))
+        for wrong in ({"limit": 0}, {"limit": 100001}, {"after": "nowhere"}):
+            self.assertEqual(self.store.list_keys(**wrong), -600)
+        with self.assertRaises(TypeError):
+            self.store.list_keys(5)
+
+    def test_for_people(self):
+        import asyncio
+        from unittest import mock
+        from mooncake.client import Closed, MooncakeStore
+
+        async def listed(store):
+            return [key async for key in store.aio.keys("a/")]
+
+        with MooncakeStore(MASTER) as store, mock.patch("mooncake.client.PAGE_KEYS", 20):
+            self.assertEqual(list(store), [])
+            self.assertTrue(store)
+            wanted = {f"a/{i}": b"%d" % i for i in range(100)}
+            store.put_many({**wanted, "other": b"x"})
+            self.assertEqual(sorted(store.keys("a/")), sorted(wanted))
+            self.assertEqual(sorted(asyncio.run(listed(store))), sorted(wanted))
+            self.assertEqual(dict(store), {**wanted, "other": b"x"})
+            self.assertEqual(store.get_many(store.keys("a/1")), {k: v for k, v in wanted.items() if k.startswith("a/1")})
+            for key in store:  # a listing goes on while its keys are removed
+                del store[key]
+            self.assertEqual(list(store), [])
+        with self.assertRaises(Closed):
+            next(store.keys())
 
 
 class HttpServer(StoreCase):
