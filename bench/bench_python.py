@@ -47,13 +47,18 @@ def client(side, master):
     size = 32 << 20
     memory = ctypes.create_string_buffer(size)
     base = ctypes.addressof(memory)
+    ctypes.memmove(base, os.urandom(size), size)
     assert store.register_buffer(base, size) == 0
     small, large = os.urandom(4096), os.urandom(1 << 20)
     page = 65536
+
+    def pages(n):
+        return [f"page{n}.{i}" for i in range(n)]
+
     for key, value in (("small", small), ("large", large)):
         assert store.put(key, value) == 0
     for n in (32, 128):
-        assert store.batch_put_from([f"page{n}.{i}" for i in range(n)], [base + page * i for i in range(n)], [page] * n) == [0] * n
+        assert store.batch_put_from(pages(n), [base + page * i for i in range(n)], [page] * n) == [0] * n
     many = [f"page32.{i}" if i < 32 else f"absent{i}" for i in range(1000)]
     counter = iter(range(1 << 60))
     clock = time.perf_counter
@@ -76,7 +81,7 @@ def client(side, master):
         return took
 
     def batch_get(n):
-        assert store.batch_get_into([f"page{n}.{i}" for i in range(n)], [base + page * i for i in range(n)], [page] * n)[0] == page
+        assert store.batch_get_into(pages(n), [base + page * i for i in range(n)], [page] * n)[0] == page
 
     work = {
         "put 4 KiB": lambda: put(small), "put 1 MiB": lambda: put(large),
@@ -84,10 +89,12 @@ def client(side, master):
         "get_buffer 4 KiB": lambda: store.get_buffer("small"), "get_buffer 1 MiB": lambda: store.get_buffer("large"),
         "batch_put_from 32 x 64 KiB": lambda: batch_put(32), "batch_put_from 128 x 64 KiB": lambda: batch_put(128),
         "batch_get_into 32 x 64 KiB": lambda: batch_get(32), "batch_get_into 128 x 64 KiB": lambda: batch_get(128),
+        "get_batch 32 x 64 KiB": lambda: store.get_batch(pages(32)), "get_batch 128 x 64 KiB": lambda: store.get_batch(pages(128)),
         "batch_is_exist 1000": lambda: store.batch_is_exist(many),
     }
     assert store.get("large") == large and store.get("small") == small and bytes(store.get_buffer("large")) == large
     assert sum(store.batch_is_exist(many)) == 32
+    assert store.get_batch(pages(128)) == [ctypes.string_at(base + page * i, page) for i in range(128)]
     try:
         import torch
     except ImportError:
