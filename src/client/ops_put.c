@@ -370,6 +370,9 @@ size_t mc_ops_stripe_writes(const struct mc_vec *replicas, unsigned stripes, con
         struct mc_ops_run run = mc_ops_stripe_at(stripes, offset + done);
         step = mc_min_u64(run.length, length - done);
         for (size_t r = run.stripe; r < replicas->count; r += stripes) {
+            if (replica[r].tag != MW_TAG_MEMORY || replica[r].status == MC_REPLICA_REMOVED) {
+                continue; /* an older copy's stripe that is not there; the whole on a disk */
+            }
             moves[n++] = (struct mc_port_move){.op = MC_TRANSFER_WRITE,
                                                .local = (char *)(uintptr_t)from + done,
                                                .endpoint = replica[r].memory.endpoint,
