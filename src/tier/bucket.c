@@ -51,15 +51,17 @@ uint64_t bucket_size_on_disk(const struct bucket_backend *b, int64_t id) {
     return bytes;
 }
 
-static void unlink_files(const struct bucket_backend *b, int64_t id) {
+void bucket_unlink_locked(struct bucket_backend *b, int64_t id) {
     static const char *const suffixes[] = {".meta", ".bucket"}; /* in this order */
     struct mc_buf path = {0};
     for (size_t i = 0; i < MC_ARRAY_LEN(suffixes); i++) {
         if (unlink(bucket_path(b, id, suffixes[i], &path)) != 0 && errno != ENOENT) {
             mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",
                      mc_buf_cstr(&path), errno, strerror(errno));
+            b->haunted = b->haunted || i == 0; /* without its .meta it is none */
         }
     }
+    b->names_behind = true;
     mc_buf_free(&path);
 }
 
@@ -132,8 +134,7 @@ void bucket_retire_locked(struct bucket_backend *b, struct bucket *bucket, struc
     mc_tier_order_removed(&b->order, (uint64_t)bucket->id);
     b->bucket_count--;
     b->used_bytes -= bucket->disk_bytes;
-    unlink_files(b, bucket->id);
-    b->names_behind = true;
+    bucket_unlink_locked(b, bucket->id);
     if (bucket->users == 0) {
         bucket_discard(bucket);
     }
@@ -239,6 +240,9 @@ static enum mc_status bucket_settle(struct mc_tier_backend *face) {
     struct bucket_backend *b = (struct bucket_backend *)face;
     pthread_mutex_lock(&b->put_lock);
     enum mc_status status = catch_up(b);
+    pthread_mutex_lock(&b->face.lock);
+    status = b->haunted ? MC_FILE_WRITE_FAIL : status;
+    pthread_mutex_unlock(&b->face.lock);
     pthread_mutex_unlock(&b->put_lock);
     return status;
 }

@@ -39,6 +39,7 @@ struct bucket_backend {
 
     /* Guarded by face.lock, which is not held while data is read or written. */
     bool names_behind; /* a file was unlinked that must not come back */
+    bool haunted;      /* a .meta could not be: a start finds the bucket */
     struct mc_list buckets;
     size_t bucket_count, behind_count;
     uint64_t used_bytes;
@@ -52,6 +53,8 @@ struct bucket_backend {
 const char *bucket_path(const struct bucket_backend *b, int64_t id, const char *suffix,
                         struct mc_buf *out);
 uint64_t bucket_size_on_disk(const struct bucket_backend *b, int64_t id);
+/* Unlinks the bucket's files. Needs the lock. */
+void bucket_unlink_locked(struct bucket_backend *b, int64_t id);
 /* In no list and no index yet; takes no reference. */
 struct bucket *bucket_make(int64_t id, size_t count);
 void bucket_discard(struct bucket *bucket); /* one that was never published */

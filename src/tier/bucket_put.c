@@ -233,24 +233,20 @@ static struct bucket *describe(int64_t id, struct mc_tier_item *const *items, si
 
 /* The last step of a put, or its undoing. */
 static void settle(struct bucket_backend *b, struct bucket *bucket, enum mc_status status) {
-    struct mc_buf path = {0};
     if (status == MC_OK) {
         bucket->disk_bytes = bucket_size_on_disk(b, bucket->id);
-    } else {
-        (void)unlink(bucket_path(b, bucket->id, ".meta", &path));
-        (void)unlink(bucket_path(b, bucket->id, ".bucket", &path));
-        bucket_discard(bucket);
     }
     pthread_mutex_lock(&b->face.lock);
     if (status == MC_OK) {
         b->stats.written_objects += bucket->count;
         b->stats.written_bytes += bucket->data_bytes;
         bucket_publish_locked(b, bucket);
-    } else {
+    } else { /* its .meta may have got its name, and the sync of that have failed */
+        bucket_unlink_locked(b, bucket->id);
+        bucket_discard(bucket);
         b->stats.failed_writes++;
     }
     pthread_mutex_unlock(&b->face.lock);
-    mc_buf_free(&path);
 }
 
 /* What the keys hold until now goes first. */

@@ -21,6 +21,7 @@ struct writing {
     struct mc_tier_entry *entry; /* NULL: it failed, and item->status says so */
     struct mc_buf path;          /* its place */
     char scratch[32];            /* its name until then */
+    bool renamed;
     int fd;
 };
 
@@ -31,6 +32,24 @@ static void scratch_path(const struct perkey_backend *b, const struct writing *w
     mc_buf_cstr(out);
 }
 
+/* It has its name already, and what had that before is gone. A start would find it, and nobody has
+ * been told that it is here. */
+static void take_back(struct perkey_backend *b, const struct writing *w) {
+    struct mc_buf lost = {0};
+    bool gone = unlink(w->path.data) == 0 || errno == ENOENT;
+    pthread_mutex_lock(&b->face.lock);
+    b->names_behind = true;
+    b->haunted = b->haunted || !gone;
+    struct mc_tier_entry *old = mc_tier_index_find(&b->face.index, w->item->key);
+    if (old != NULL) {
+        mc_tier_lost_add(&lost, w->item->key);
+        perkey_drop_locked(b, old);
+    }
+    pthread_mutex_unlock(&b->face.lock);
+    mc_tier_lost_tell(b->config, &lost);
+    mc_buf_free(&lost);
+}
+
 static void fail(struct perkey_backend *b, struct writing *w, const char *step) {
     int error = errno;
     struct mc_buf scratch = {0};
@@ -39,6 +58,9 @@ static void fail(struct perkey_backend *b, struct writing *w, const char *step) 
     scratch_path(b, w, &scratch);
     (void)unlink(scratch.data);
     mc_buf_free(&scratch);
+    if (w->renamed) {
+        take_back(b, w);
+    }
     free(w->entry);
     w->entry = NULL;
     w->item->status = MC_FILE_WRITE_FAIL;
@@ -204,7 +226,8 @@ static void rename_one(struct perkey_backend *b, struct writing *w) {
     pthread_mutex_unlock(&b->face.lock);
     mc_tier_lost_tell(b->config, &lost);
     mc_buf_free(&lost);
-    if (rename(scratch.data, w->path.data) != 0) {
+    w->renamed = rename(scratch.data, w->path.data) == 0;
+    if (!w->renamed) {
         fail(b, w, "rename");
     }
     mc_buf_free(&scratch);
@@ -229,33 +252,38 @@ static void sync_files(struct perkey_backend *b, struct writing *all, size_t cou
     }
 }
 
-/* Each directory that got a file, once: after it the names are durable. */
+/* The number of the directory that the file is in. */
+static unsigned directory_of(const struct perkey_backend *b, const struct writing *w) {
+    const char *letters = w->path.data + b->directory.len + 1;
+    return (unsigned)(letters[0] - 'a') << 4 | (unsigned)(letters[2] - 'a');
+}
+
+/* Each directory that got a file, once: after it the names are durable. Where that fails, none of
+ * them is. */
 static void sync_directories(struct perkey_backend *b, struct writing *all, size_t count) {
-    bool seen[256] = {0}, ok[PERKEY_GROUP];
+    bool seen[256] = {0}, failed[256] = {0}, ok[PERKEY_GROUP];
     int fds[PERKEY_GROUP];
-    size_t at = b->directory.len + 1;
     for (size_t i = 0; i < count; i++) {
-        const char *letters = all[i].path.data + at;
-        unsigned which = (unsigned)(letters[0] - 'a') << 4 | (unsigned)(letters[2] - 'a');
         fds[i] = -1;
-        if (all[i].entry == NULL || seen[which]) {
+        if (all[i].entry == NULL || seen[directory_of(b, &all[i])]) {
             continue;
         }
         struct mc_buf directory = {0};
-        mc_buf_append(&directory, all[i].path.data, at + 3);
-        seen[which] = true;
+        mc_buf_append(&directory, all[i].path.data, b->directory.len + 4);
         fds[i] = open(mc_buf_cstr(&directory), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         mc_buf_free(&directory);
-        if (fds[i] < 0) {
-            fail(b, &all[i], "open directory");
-        }
+        seen[directory_of(b, &all[i])] = true;
+        failed[directory_of(b, &all[i])] = fds[i] < 0;
     }
     sync_all(b, fds, count, ok);
     for (size_t i = 0; i < count; i++) {
         if (fds[i] >= 0) {
             close(fds[i]);
+            failed[directory_of(b, &all[i])] = !ok[i];
         }
-        if (!ok[i] && all[i].entry != NULL) {
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (all[i].entry != NULL && failed[directory_of(b, &all[i])]) {
             fail(b, &all[i], "sync directory");
         }
     }

@@ -356,6 +356,30 @@ static void test_a_write_that_fails_leaves_nothing_behind(void **state) {
     mc_tier_close(tier);
 }
 
+/* Whoever was told that it was not written is never told by the next start that it is there. The
+ * steps of a put fail for want of a descriptor, one after the other. */
+static void test_what_could_not_be_written_is_not_found_by_a_start(void **state) {
+    unsigned failures = 0;
+    for (unsigned more = 0; more < 4; more++) {
+        struct mc_tier *tier = open_with(MC_TIER_EVICT_FIFO, 0, false);
+        struct rlimit old, small;
+        assert_ok(put(tier, 50, 4, 0)); /* what is opened once is open */
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+        int next = dup(STDOUT_FILENO);
+        assert_int_equal(close(next), 0);
+        small = (struct rlimit){(rlim_t)next + more, old.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+        enum mc_status status = put(tier, more, 1, 0);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+        mc_tier_close(tier);
+        tier = open_with(MC_TIER_EVICT_FIFO, 0, false);
+        assert_int_equal(get(tier, more, 0), status == MC_OK ? MC_OK : MC_OBJECT_NOT_FOUND);
+        mc_tier_close(tier);
+        failures += status != MC_OK;
+    }
+    assert_in_range(failures, 1, 3);
+}
+
 struct reader {
     struct mc_tier *tier;
     _Atomic bool *stop;
@@ -417,6 +441,7 @@ int main(void) {
             TEST(test_the_own_policy_makes_room),
             TEST(test_without_eviction_full_is_an_error),
             TEST(test_a_write_that_fails_leaves_nothing_behind),
+            TEST(test_what_could_not_be_written_is_not_found_by_a_start),
             TEST(test_readers_and_eviction_get_along),
         };
         printf("---- %s\n", backends[i]);
