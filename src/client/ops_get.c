@@ -498,13 +498,9 @@ bool mc_get_is_checked(const struct mc_get_chunk *chunk, const struct mc_get_key
 
 bool mc_get_is_damaged(const struct mc_get_chunk *chunk, const struct mc_get_key *key) {
     const struct mc_slice *slices;
-    if (!mc_get_is_checked(chunk, key, &slices) ||
-        mc_checksum_slices(slices, mc_get_piece_count(key), key->size) ==
-            key->list.checksum.value) {
-        return false;
-    }
-    mc_metric_add(&chunk->ops->counters.checksum_mismatches, 1);
-    return true;
+    return mc_get_is_checked(chunk, key, &slices) &&
+           mc_checksum_slices(slices, mc_get_piece_count(key), key->size) !=
+               key->list.checksum.value;
 }
 
 /* All bytes are here: do they belong to the object? */
@@ -519,6 +515,7 @@ static void verify(struct mc_get_chunk *chunk, struct mc_get_key *key, uint64_t 
         return;
     }
     if (mc_get_is_damaged(chunk, key)) {
+        mc_metric_add(&ops->counters.checksum_mismatches, 1);
         mc_error("the bytes read are not the bytes written: key=%.*s replica=%llu endpoint=%.*s",
                  (int)key->key.len, key->key.ptr, (unsigned long long)key->replica->id,
                  (int)key->replica->memory.endpoint.len, key->replica->memory.endpoint.ptr);

@@ -4,13 +4,15 @@
  *
  * A checksum says whether the bytes are the object's. Where there is none to compare with (parts of
  * an object, device memory) the master is asked again after the last byte: a copy that it still
- * names by the same id was there all the time, and what lies under an id does not change. Where it
- * names another one the key begins again with that answer; a session does not, for which the answer
- * is the renewal of its lease, too.
+ * names by the same id was there all the time, and what lies under an id does not change. So it is
+ * when the checksum is another's, and when the last copy could not be read: disks give no lease,
+ * and the object may have been replaced. Where it names another copy the key begins again with that
+ * answer; a session does not, for which the answer is the renewal of its lease, too.
  */
 #include "client/ops_get.h"
 
 #include "base/log.h"
+#include "client/session.h"
 
 /* ---- where ---- */
 
@@ -93,25 +95,29 @@ static void describe_disk_read(struct mc_get_chunk *chunk, struct mc_get_key *ke
 
 /* ---- whether ---- */
 
-/* The bytes are here. False when nothing says yet that they are the object's. */
-static bool verify_disk(struct mc_get_chunk *chunk, struct mc_get_key *key,
-                        const struct mc_get_disk *disk, enum mc_status status) {
+/* The disk has been read. True when the master has to say what that means: nothing says yet that
+ * the bytes are the object's, or they are not, or no disk is left to ask, and the object may have
+ * been replaced meanwhile. */
+static bool is_doubtful(struct mc_get_chunk *chunk, struct mc_get_key *key, enum mc_status status) {
     const struct mc_slice *slices;
     bool checked = mc_get_is_checked(chunk, key, &slices);
-    if (status == MC_OK && !checked) {
-        return false;
-    }
     if (status == MC_OK && mc_get_is_damaged(chunk, key)) {
-        struct mc_str from = disk->endpoint.len > 0 ? disk->endpoint : disk->file;
-        mc_error("the bytes read from an SSD are not the bytes written: key=%.*s endpoint=%.*s",
-                 (int)key->key.len, key->key.ptr, (int)from.len, from.ptr);
         status = MC_CHECKSUM_MISMATCH;
     }
     if (status == MC_LEASE_EXPIRED) { /* of the owner's memory: this is not the object's lease */
         status = MC_TRANSFER_FAIL;
     }
     mc_get_finish(key, status);
-    return true;
+    return status == MC_OK ? !checked
+                           : status == MC_CHECKSUM_MISMATCH || key->disk_next == key->disk_count;
+}
+
+static void say_damaged(struct mc_get_chunk *chunk, const struct mc_get_key *key) {
+    const struct mc_get_disk *disk = &key->disks[key->disk_next - 1];
+    struct mc_str from = disk->endpoint.len > 0 ? disk->endpoint : disk->file;
+    mc_metric_add(&chunk->ops->counters.checksum_mismatches, 1);
+    mc_error("the bytes read from an SSD are not the bytes written: key=%.*s endpoint=%.*s",
+             (int)key->key.len, key->key.ptr, (int)from.len, from.ptr);
 }
 
 /* The copy with the id is in the list. */
@@ -126,24 +132,31 @@ static bool named(const struct mc_get_answer *answer, uint64_t id) {
     return false;
 }
 
-/* The keys at index[0..n) were read from the disk before their next one. */
+/* The keys at index[0..n) were read from the disk before their next one, as their status says. */
 static void confirm(struct mc_get_chunk *chunk, const uint32_t *index, size_t n) {
     struct mc_vec answers = {0};
     enum mc_status status = mc_get_request(chunk, index, n, &answers);
     uint64_t answered = mc_ops_now(chunk->ops);
     for (size_t i = 0; i < n; i++) {
         struct mc_get_key *key = &chunk->keys[index[i]];
+        enum mc_status read = key->item->status;
         if (status != MC_OK) {
-            mc_get_finish(key, status);
+            mc_get_finish(key, read != MC_OK ? read : status);
             continue;
         }
         struct mc_get_answer answer = mc_get_answer_at(chunk, &answers, i, answered);
         bool there = named(&answer, key->disks[key->disk_next - 1].id);
         if (key->session == NULL && !there) {
             mc_get_again(chunk, key, &answer);
+            if (!key->done) { /* other keys may be confirmed before this one is read */
+                mc_session_copy_list(&chunk->call->arena, &key->list, &key->list);
+            }
             continue;
         }
-        mc_get_finish(key, there ? MC_OK : MC_TRANSFER_FAIL);
+        if (there && read == MC_CHECKSUM_MISMATCH) {
+            say_damaged(chunk, key);
+        }
+        mc_get_finish(key, there ? read : MC_TRANSFER_FAIL);
         if (key->session != NULL) { /* may finish it otherwise */
             mc_get_session_renewed(key, &answer);
         }
@@ -183,7 +196,7 @@ static bool read_next(struct mc_get_chunk *chunk) {
     size_t doubtful = 0;
     for (size_t i = 0; i < count; i++) {
         struct mc_get_key *key = &chunk->keys[index[i]];
-        if (!verify_disk(chunk, key, &key->disks[key->disk_next - 1], reads[i].status)) {
+        if (is_doubtful(chunk, key, reads[i].status)) {
             index[doubtful++] = index[i];
         }
     }

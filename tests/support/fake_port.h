@@ -21,6 +21,7 @@ struct fake_object {
     char *key; /* NULL = free */
     size_t key_len;
     bool complete;
+    bool on_disk; /* its first replica is on its node's SSD, whatever the others are */
     struct mc_uuid writer;
     uint64_t size;
     struct mw_opt_u64 checksum;
@@ -61,6 +62,7 @@ struct fake_port {
     bool corrupt_node[FAKE_NODES];               /* reads deliver a flipped byte */
     uint64_t move_takes_ns;                      /* per move call */
     void (*during_move)(struct fake_port *fake); /* called in the middle of a move call */
+    void (*before_disk)(struct fake_port *fake); /* is read: before an SSD's owner looks for it */
     void (*before_rpc)(struct fake_port *fake, enum mc_master_rpc rpc);
     void (*after_rpc)(struct fake_port *fake, enum mc_master_rpc rpc);
 

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "client/checksum.h"
 #include "support/fake_port.h"
 #include "support/support.h"
 
@@ -420,6 +421,58 @@ static void test_memory_is_made_when_the_size_is_known(void **state) {
     assert_int_equal(items[0].status, MC_ERR_NO_MEMORY);
 }
 
+/* ---- from an SSD ---- */
+
+static void store_on_disk(struct fake_port *to, size_t size, uint64_t seed) {
+    mc_test_fill(value, size, seed);
+    fake_erase(to, "k");
+    fake_store(to, "k", value, size, NODES, 1);
+    struct mc_slice slice = {value, size};
+    fake_find(to, "k")->on_disk = true;
+    fake_find(to, "k")->checksum = (struct mw_opt_u64){true, mc_checksum_slices(&slice, 1, size)};
+}
+
+static void store_same_size(struct fake_port *to) {
+    to->before_disk = NULL;
+    store_on_disk(to, 1000, 5);
+}
+static void store_another_size(struct fake_port *to) {
+    to->before_disk = NULL;
+    store_on_disk(to, 900, 6);
+}
+static void remove_it(struct fake_port *to) {
+    fake_erase(to, "k");
+}
+
+static int64_t mismatches(void) {
+    return mc_metric_get(&mc_ops_counters(ops)->checksum_mismatches);
+}
+
+/* Between the master's answer and the disk's nothing keeps the object as it was: other bytes there
+ * are damage only while the master names the same copy. */
+static void test_object_replaced_while_its_disk_was_read(void **state) {
+    size_t length;
+    store_on_disk(fake, 1000, 4);
+    assert_ok(get("k", sizeof(got), &length));
+    mc_test_verify(got, 1000, 4);
+    fake->before_disk = store_same_size;
+    assert_ok(get("k", sizeof(got), &length));
+    assert_int_equal(length, 1000);
+    mc_test_verify(got, 1000, 5);
+    fake->before_disk = store_another_size;
+    assert_ok(get("k", sizeof(got), &length));
+    assert_int_equal(length, 900);
+    mc_test_verify(got, 900, 6);
+    assert_int_equal(mismatches(), 0);
+    fake->corrupt_node[0] = true;
+    assert_int_equal(get("k", sizeof(got), &length), MC_CHECKSUM_MISMATCH);
+    assert_int_equal(mismatches(), 1);
+    fake->corrupt_node[0] = false;
+    fake->before_disk = remove_it;
+    assert_int_equal(get("k", sizeof(got), &length), MC_OBJECT_NOT_FOUND);
+    assert_int_equal(mismatches(), 1);
+}
+
 /* As test_object_replaced_before_it_was_read: the second object has another size. */
 static void test_memory_is_made_again_for_another_object(void **state) {
     struct mc_store_item item = {.key = "k", .allocate = allocate, .allocate_ctx = got};
@@ -451,6 +504,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_checksum, setup_checksum, teardown),
         cmocka_unit_test_setup_teardown(test_upsert_that_names_a_key_twice, setup_checksum,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_object_replaced_while_its_disk_was_read,
+                                        setup_checksum, teardown),
         T(test_many_keys_in_pieces),
         T(test_batch_fails_key_by_key),
         T(test_a_batch_goes_on_when_a_node_dies_in_it),
