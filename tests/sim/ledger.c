@@ -189,6 +189,7 @@ static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, 
     look_at_quotas(sim, true);
     prune(sim);
     sim->writer_of[key] = writer;
+    sim->copy_of[key] = 0;
     for (size_t i = 0; i < answer->value.count; i++) {
         struct sim_extent e = {.address = replica[i].memory.address,
                                .size = replica[i].memory.size,
@@ -216,6 +217,7 @@ static void copy_started(struct sim *sim, struct mc_str name, struct mc_uuid cop
                          const struct mw_replica *targets, size_t count, uint64_t moved_from) {
     unsigned key = key_of(sim, name);
     sim->copy_began_ns[key] = sim->now_ns;
+    sim->copy_of[key] = ++sim->copies;
     prune(sim);
     for (size_t i = 0; i < count; i++) {
         struct sim_extent e = {.address = targets[i].memory.address,
@@ -224,6 +226,7 @@ static void copy_started(struct sim *sim, struct mc_str name, struct mc_uuid cop
                                .key = key,
                                .writer = sim->writer_of[key],
                                .copier = copier,
+                               .copy = sim->copy_of[key],
                                .moved_from = moved_from,
                                .known = true,
                                .write_until_ms = sim_now_ms(sim) + sim->profile.release_ms};
@@ -235,17 +238,25 @@ static void copy_started(struct sim *sim, struct mc_str name, struct mc_uuid cop
     sim->result->coverage.moves_begun += moved_from != 0;
 }
 
+/* An end or a revocation names no copy: it is of the one that the master has let begin last. An
+ * older one of the same node, which was never ended, may still be written. */
+static bool is_of(const struct sim *sim, const struct sim_extent *e, unsigned key,
+                  const struct mw_a_client_key *args) {
+    return e->key == key && e->known && copied(e) && mc_uuid_eq(e->copier, args->client) &&
+           (key == SIM_NO_KEY || e->copy == sim->copy_of[key]);
+}
+
 static void copy_ended(struct sim *sim, const struct mw_a_client_key *args, int32_t error,
                        bool move) {
     unsigned key = key_of(sim, args->key);
     uint64_t moved_from = 0;
+    if (error == 0 && key != SIM_NO_KEY && sim->copy_of[key] == 0) {
+        breach(sim, "a copy of %s was ended after that, or after the object had been replaced",
+               name_of(key));
+    }
     for (size_t i = 0; error == 0 && i < sim->extent_count; i++) {
         struct sim_extent *e = &sim->extents[i];
-        if (e->key == key && e->known && copied(e) && mc_uuid_eq(e->copier, args->client)) {
-            if (key != SIM_NO_KEY && !mc_uuid_eq(e->writer, sim->writer_of[key])) {
-                breach(sim, "a copy of %s was ended after the object had been replaced",
-                       name_of(key));
-            }
+        if (is_of(sim, e, key, args)) {
             e->complete = true;
             moved_from = e->moved_from;
         }
@@ -253,6 +264,9 @@ static void copy_ended(struct sim *sim, const struct mw_a_client_key *args, int3
     for (size_t i = 0; moved_from != 0 && i < sim->extent_count; i++) {
         struct sim_extent *e = &sim->extents[i];
         e->gone |= e->known && e->replica == moved_from;
+    }
+    if (error == 0) {
+        sim->copy_of[key] = 0;
     }
     sim->result->coverage.copies_ended += error == 0 && !move;
     sim->result->coverage.moves_ended += error == 0 && move;
@@ -262,11 +276,14 @@ static void copy_revoked(struct sim *sim, const struct mw_a_client_key *args, in
     unsigned key = key_of(sim, args->key);
     for (size_t i = 0; error == 0 && i < sim->extent_count;) {
         const struct sim_extent *e = &sim->extents[i];
-        if (e->key == key && copied(e) && mc_uuid_eq(e->copier, args->client) && !e->complete) {
+        if (is_of(sim, e, key, args) && !e->complete) {
             drop(sim, i);
         } else {
             i++;
         }
+    }
+    if (error == 0) {
+        sim->copy_of[key] = 0;
     }
     sim->result->coverage.replications_revoked += error == 0;
 }
@@ -653,6 +670,7 @@ void sim_ledger_master_lost(struct sim *sim) {
         sim->extents[i].known = false;
     }
     memset(sim->writer_of, 0, sizeof(sim->writer_of));
+    memset(sim->copy_of, 0, sizeof(sim->copy_of));
 }
 
 /* Who has memory of this name mounted: the node, or a process of it that has died. A late mount by

@@ -251,6 +251,7 @@ struct sim_extent {
     unsigned key;
     struct mc_uuid writer; /* whose put the bytes are of */
     struct mc_uuid copier; /* who copies or moves them here; {0, 0} = the writer wrote them */
+    uint64_t copy;         /* the number of that copy */
     uint64_t moved_from;   /* the replica that goes when this one is complete; 0 = none */
     bool gone;             /* moved away: no list names it any more */
     uint64_t operation;
@@ -317,6 +318,8 @@ struct sim {
     struct mc_uuid writer_of[SIM_KEYS + 1];
     struct sim_known known[SIM_KEYS];     /* before the request that is carried out now */
     uint64_t copy_began_ns[SIM_KEYS + 1]; /* the last copy or move of the key */
+    /* The number of the copy that may be under way; 0 = none. Promotions are copies. */
+    uint64_t copy_of[SIM_KEYS + 1], copies;
     /* The event in which a master has last ended a put of the key, or removed it. */
     uint64_t changed_event[SIM_KEYS + 1];
 };
