@@ -192,13 +192,13 @@ void mc_master_tick(struct mc_master *m) {
     mc_put_expire_tick(&call);
     mc_budget_tick(&call);
     mc_tasks_tick(&call);
-    mc_drains_tick(&call);
     mc_heat_tick(&call);
     mc_disks_tick(&call);
     mc_changes_tick(&call);
     mc_promotions_tick(&call);
     mc_offload_early_tick(&call);
     mc_evict_tick(&call);
+    mc_drains_tick(&call); /* last: it counts what eviction has left to disks that go */
     mc_lock_release(&m->tick_lock);
     mc_arena_free(&arena);
 }

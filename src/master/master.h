@@ -225,7 +225,9 @@ struct mc_master_job_info { /* strings live in the arena passed in */
      * being written, copied, or there is no other place); being moved now. */
     uint64_t succeeded, failed, blocked, active;
     uint64_t migrated_bytes;
-    uint64_t disk_only; /* objects that only the SSDs of these nodes had, when last looked at */
+    /* Objects that only the SSDs of these nodes had, each as the last whole walk through the index
+     * met it: of a job that has ended, as of its end. Evictions after that add to them. */
+    uint64_t disk_only;
     struct mc_str message;
 };
 /* MC_JOB_NOT_FOUND. */
