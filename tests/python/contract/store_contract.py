@@ -61,6 +61,17 @@ class Life(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.fresh.setup("127.0.0.1", "P2PHANDSHAKE")
 
+    def test_a_store_for_questions_only(self):
+        node = new_store()
+        try:
+            self.assertEqual(self.fresh.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "rpc_only", "", MASTER), 0)
+            self.assertEqual(node.put("asked", b"x"), 0)
+            self.assertEqual(self.fresh.batch_is_exist(["asked", "none"]), [1, 0])
+            self.assertEqual(node.remove("asked", True), 0)
+        finally:
+            self.fresh.close()
+            node.close()
+
     def test_setup_can_be_inspected(self):
         try:
             self.assertIn("enable_ssd_offload", inspect.signature(self.fresh.setup).parameters)
