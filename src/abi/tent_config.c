@@ -4,34 +4,42 @@
  */
 #include "abi/tent_config.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "base/base.h"
 #include "base/export.h"
 #include "base/log.h"
 #include "compat/tent/transfer_engine.h"
 
-#define FILE_MAX (1u << 20)
+#define FILE_MAX (1 << 20)
 
 static pthread_mutex_t config_lock = PTHREAD_MUTEX_INITIALIZER;
 static json_t *config;  /* object; NULL = nothing set */
 static bool config_bad; /* a file that was named could not be used */
 
+/* A regular file: a pipe would be waited for. */
 static json_t *load_file(const char *path, json_error_t *error) {
-    struct mc_buf text = {0}, why = {0};
+    struct stat st;
     json_t *json = NULL;
-    if (mc_text_file_read(path, FILE_MAX, &text, &why) == MC_OK) {
-        json = json_loads(mc_buf_cstr(&text), JSON_REJECT_DUPLICATES, error);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        snprintf(error->text, sizeof(error->text), "cannot be opened: %s", strerror(errno));
+    } else if (!S_ISREG(st.st_mode) || st.st_size > FILE_MAX) {
+        snprintf(error->text, sizeof(error->text), "is no file of at most %d bytes", FILE_MAX);
     } else {
-        snprintf(error->text, sizeof(error->text), "%s", mc_buf_cstr(&why));
+        json = json_loadfd(fd, JSON_REJECT_DUPLICATES, error);
     }
-    mc_buf_free(&text);
-    mc_buf_free(&why);
+    if (fd >= 0) {
+        close(fd);
+    }
     return json;
 }
 
