@@ -287,15 +287,22 @@ static void test_a_newer_value_on_the_disk_is_not_dropped(void **state) {
     }
 }
 
+/* A master with an SSD that has "k"; `item` is how it was told to take it. */
+static void restart_with_k_on_disk(struct fixture *f, struct mw_disk_item *item) {
+    size_t drops;
+    *item = (struct mw_disk_item){0};
+    restart_with_offload(f);
+    assert_int_equal(put(f, "k", 1 << 20), 0);
+    assert_int_equal(take_all(f, item, NULL, &drops), 1);
+    assert_int_equal(on_disk(f, "k", item->version, false), 0);
+}
+
 /* Until it says that they are gone, and the version that it gets is past the removal. */
 static void test_drops_are_given_again_until_they_are_done(void **state) {
     struct fixture *f = *state;
-    struct mw_disk_item item = {0};
+    struct mw_disk_item item;
     size_t drops;
-    restart_with_offload(f);
-    assert_int_equal(put(f, "k", 1 << 20), 0);
-    assert_int_equal(take_all(f, &item, NULL, &drops), 1);
-    assert_int_equal(on_disk(f, "k", item.version, false), 0);
+    restart_with_k_on_disk(f, &item);
     uint64_t before = current;
     assert_true(before > item.version);
     assert_int_equal(remove_key(f, "k", true), 0);
@@ -370,12 +377,9 @@ static void test_the_next_master_believes_what_is_proved(void **state) {
  * proves nothing. */
 static void test_a_disk_that_was_away_for_too_long_proves_nothing(void **state) {
     struct fixture *f = *state;
-    struct mw_disk_item item = {0};
+    struct mw_disk_item item;
     size_t drops;
-    restart_with_offload(f);
-    assert_int_equal(put(f, "k", 1 << 20), 0);
-    assert_int_equal(take_all(f, &item, NULL, &drops), 1);
-    assert_int_equal(on_disk(f, "k", item.version, false), 0);
+    restart_with_k_on_disk(f, &item);
     (void)take_all(f, &item, NULL, &drops);
     uint64_t version = item.version, told = current;
     for (int late = 0; late < 2; late++) {

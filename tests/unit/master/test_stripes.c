@@ -395,17 +395,23 @@ static void test_clearing_a_node_takes_its_stripes(void **state) {
     assert_false(exists(f, key));
 }
 
+/* Two nodes, the first with an SSD; returns what that asks with. */
+static struct mw_a_client_flag mount_two_with_ssd(struct fixture *f, struct mc_uuid ids[2]) {
+    struct mw_a_client_flag flag = {client_a, true};
+    struct mw_e_void done;
+    f->config.enable_offload = true;
+    mount_all(f, 2, ids);
+    call(f, MC_RPC_MountLocalDiskSegment, &flag, &done);
+    assert_ok(done.error);
+    return flag;
+}
+
 static void test_an_ssd_has_it_whole_when_a_stripe_is_lost(void **state) {
     struct fixture *f = *state;
     struct mc_uuid ids[2];
     struct mc_vec out;
-    f->config.enable_offload = true;
-    mount_all(f, 2, ids);
-    struct mw_a_client_flag flag = {client_a, true};
-    struct mw_e_void done;
     struct mw_e_vec tasks;
-    call(f, MC_RPC_MountLocalDiskSegment, &flag, &done);
-    assert_ok(done.error);
+    const struct mw_a_client_flag flag = mount_two_with_ssd(f, ids);
     call(f, MC_RPC_TakeOffloads, &flag, &tasks);
     assert_int_equal(tasks.value.count, 0);
     assert_ok(begin_copies(f, "default", "k", 40 * MIB, 2, false, &out));
@@ -441,12 +447,8 @@ static void test_an_ssd_has_it_whole_when_a_stripe_is_lost(void **state) {
 static void test_what_is_left_of_a_broken_one_goes_when_an_ssd_has_it(void **state) {
     struct fixture *f = *state;
     struct mc_uuid ids[2];
-    f->config.enable_offload = true;
-    mount_all(f, 2, ids);
-    struct mw_a_client_flag flag = {client_a, true};
-    struct mw_e_void done;
     struct mw_e_vec tasks;
-    call(f, MC_RPC_MountLocalDiskSegment, &flag, &done);
+    const struct mw_a_client_flag flag = mount_two_with_ssd(f, ids);
     call(f, MC_RPC_TakeOffloads, &flag, &tasks);
     assert_ok(put_striped(f, "k", 40 * MIB));
     call(f, MC_RPC_TakeOffloads, &flag, &tasks);
