@@ -229,6 +229,7 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
     atomic_store_explicit(&s->attempt, 0, memory_order_relaxed);
     s->spray.wait.length = length;
     s->spray.wait.priority = task->priority;
+    s->spray.wait.deadline_ns = deadline_ns;
     s->spray.tried = 0;
     s->spray.rail = 0;
     s->spray.held = false;

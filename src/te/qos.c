@@ -2,8 +2,8 @@
  * Priorities, ageing and weights. See qos.h.
  *
  * By weight it is start-time fair queueing: each priority has a virtual clock that moves by bytes
- * over weight, and the one that is furthest behind goes next. A priority that was silent starts at
- * the clock of the one furthest behind that was not, so that silence saves nothing up.
+ * over weight, and the one that is furthest behind goes next. A priority that was silent starts
+ * where the one that was served last stood, so that silence saves nothing up.
  */
 #include "te/qos.h"
 
@@ -14,6 +14,7 @@ void mc_qos_init(struct mc_qos *q, const uint32_t weights[MC_PRIORITIES]) {
         q->weights[p] = weights[p];
         q->served[p] = 0;
     }
+    q->clock = 0;
     if (mc_qos_weighted(q)) { /* one left out still moves */
         for (unsigned p = 0; p < MC_PRIORITIES; p++) {
             q->weights[p] = q->weights[p] == 0 ? 1 : q->weights[p];
@@ -21,25 +22,31 @@ void mc_qos_init(struct mc_qos *q, const uint32_t weights[MC_PRIORITIES]) {
     }
 }
 
-static void catch_up(struct mc_qos *q, uint8_t priority) {
-    double least = -1;
-    for (unsigned p = 0; p < MC_PRIORITIES; p++) {
-        if (p != priority && !mc_list_empty(&q->queues[p]) && (least < 0 || q->served[p] < least)) {
-            least = q->served[p];
-        }
+static struct mc_qos_item *item_of(struct mc_list *at) {
+    return mc_container_of(at, struct mc_qos_item, link);
+}
+
+static void insert_by_deadline(struct mc_list *queue, struct mc_qos_item *item) {
+    struct mc_list *at = queue;
+    if (!mc_list_empty(queue) && item_of(queue->prev)->deadline_ns > item->deadline_ns) {
+        unsigned looked = 0;
+        do {
+            at = at->next;
+        } while (item_of(at)->deadline_ns <= item->deadline_ns && ++looked < MC_QOS_WALK_MAX);
     }
-    if (least > q->served[priority]) {
-        q->served[priority] = least;
-    }
+    mc_list_push_back(at, &item->link); /* before `at` */
 }
 
 void mc_qos_push(struct mc_qos *q, struct mc_qos_item *item, uint64_t now_ns) {
     MC_ASSERT(item->priority < MC_PRIORITIES);
-    if (mc_list_empty(&q->queues[item->priority])) {
-        catch_up(q, item->priority);
+    struct mc_list *queue = &q->queues[item->priority];
+    if (mc_list_empty(queue) && q->served[item->priority] < q->clock) {
+        q->served[item->priority] = q->clock;
     }
+    uint64_t patience = now_ns + MC_QOS_PATIENCE_NS;
     item->since_ns = now_ns;
-    mc_list_push_back(&q->queues[item->priority], &item->link);
+    item->deadline_ns = item->deadline_ns == 0 ? patience : mc_min_u64(item->deadline_ns, patience);
+    insert_by_deadline(queue, item);
     /* Pairs with the load in the thread that ends a slice: either it sees this item, or who pushed
      * sees the room that it made. */
     atomic_fetch_add(&q->waiting[item->priority], item->length);
@@ -49,6 +56,7 @@ void mc_qos_remove(struct mc_qos *q, struct mc_qos_item *item, bool served) {
     mc_list_del(&item->link);
     atomic_fetch_sub_explicit(&q->waiting[item->priority], item->length, memory_order_relaxed);
     if (served && mc_qos_weighted(q)) {
+        q->clock = q->served[item->priority];
         q->served[item->priority] += (double)item->length / q->weights[item->priority];
     }
 }

@@ -4,7 +4,9 @@
  * Three queues, one a priority. Strictly: the highest priority that waits goes first, but a slice
  * gains one priority for each MC_QOS_AGE_NS that it has waited, so the lowest is late and never
  * forgotten. By weight, where a policy gives weights: each priority gets its share of the bytes.
- * Within a priority first come, first served.
+ * Within a priority the earliest deadline goes first, and what has none, or one further away than
+ * MC_QOS_PATIENCE_NS, counts as if it had one then: so those are first come, first served, and no
+ * stream of deadlines keeps them waiting for ever.
  *
  * The caller holds a lock; `waiting` alone may be read without.
  */
@@ -15,12 +17,15 @@
 
 #include "base/base.h"
 
-#define MC_PRIORITIES 3             /* 0 = high, 1 = medium, 2 = low */
-#define MC_QOS_AGE_NS (100 * MC_MS) /* waiting so long is worth one priority */
+#define MC_PRIORITIES      3             /* 0 = high, 1 = medium, 2 = low */
+#define MC_QOS_AGE_NS      (100 * MC_MS) /* waiting so long is worth one priority */
+#define MC_QOS_PATIENCE_NS MC_SEC
+#define MC_QOS_WALK_MAX    1024 /* items that a push looks at; a place behind them will do, too */
 
 struct mc_qos_item {
     struct mc_list link;
     uint64_t length;
+    uint64_t deadline_ns; /* 0 or MC_NO_DEADLINE = none; no later than the patience once pushed */
     uint64_t since_ns;
     uint8_t priority;
 };
@@ -30,6 +35,7 @@ struct mc_qos {
     _Atomic uint64_t waiting[MC_PRIORITIES]; /* bytes */
     uint32_t weights[MC_PRIORITIES];         /* all 0 = strict */
     double served[MC_PRIORITIES];            /* by weight: bytes over weight, a virtual clock */
+    double clock;                            /* of the one served last, before it was */
 };
 
 void mc_qos_init(struct mc_qos *q, const uint32_t weights[MC_PRIORITIES]);

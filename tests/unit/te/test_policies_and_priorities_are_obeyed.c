@@ -109,8 +109,8 @@ static void world_end(struct sim_rails *w) {
     free(w);
 }
 
-static struct mc_batch *submit(struct sim_rails *w, uint64_t offset, uint64_t length,
-                               uint8_t priority, const char *hint) {
+static struct mc_batch *submit_until(struct sim_rails *w, uint64_t offset, uint64_t length,
+                                     uint8_t priority, const char *hint, uint64_t deadline_ns) {
     struct mc_batch *batch;
     struct mc_transfer_request r = {.op = MC_TRANSFER_WRITE,
                                     .local = w->space + offset,
@@ -120,8 +120,13 @@ static struct mc_batch *submit(struct sim_rails *w, uint64_t offset, uint64_t le
                                     .priority = priority,
                                     .transport_hint = hint};
     assert_ok(mc_batch_create(w->engine, 1, &batch));
-    assert_ok(mc_batch_submit(batch, &r, 1, MC_WAIT_FOREVER));
+    assert_ok(mc_batch_submit(batch, &r, 1, deadline_ns));
     return batch;
+}
+
+static struct mc_batch *submit(struct sim_rails *w, uint64_t offset, uint64_t length,
+                               uint8_t priority, const char *hint) {
+    return submit_until(w, offset, length, priority, hint, MC_WAIT_FOREVER);
 }
 
 static void finish(struct sim_rails *w, struct mc_batch *batch) {
@@ -180,7 +185,7 @@ static void bad_priorities_are_refused(void **state) {
 }
 
 /* Virtual time from submit to completion of a small request of this priority behind much bulk. */
-static uint64_t time_behind_bulk(const char *policy, uint8_t bulk, uint8_t priority) {
+static uint64_t time_until(const char *policy, uint8_t bulk, uint8_t priority, uint64_t within_ns) {
     struct sim_rails *w = world(policy);
     struct mc_batch *batches[8];
     for (unsigned i = 0; i < 8; i++) {
@@ -188,13 +193,25 @@ static uint64_t time_behind_bulk(const char *policy, uint8_t bulk, uint8_t prior
     }
     sim_rails_run_until(w, w->now_ns + 5 * MC_MS);
     uint64_t begin = w->now_ns;
-    finish(w, submit(w, 1ull << 36, 1 << 20, priority, NULL));
+    uint64_t deadline = within_ns == 0 ? MC_WAIT_FOREVER : begin + within_ns;
+    finish(w, submit_until(w, 1ull << 36, 1 << 20, priority, NULL, deadline));
     uint64_t took = w->now_ns - begin;
     for (unsigned i = 0; i < 8; i++) {
         finish(w, batches[i]);
     }
     world_end(w);
     return took;
+}
+
+static uint64_t time_behind_bulk(const char *policy, uint8_t bulk, uint8_t priority) {
+    return time_until(policy, bulk, priority, 0);
+}
+
+static void a_deadline_is_met_behind_bulk_of_the_same_priority(void **state) {
+    for (uint8_t p = 0; p < 3; p++) {
+        assert_true(time_until("{}", p, p, 0) > 20 * MC_MS);
+        assert_true(time_until("{}", p, p, 10 * MC_MS) < 10 * MC_MS);
+    }
 }
 
 static void the_urgent_overtake_bulk(void **state) {
@@ -301,6 +318,7 @@ int main(void) {
         cmocka_unit_test(a_transport_can_be_switched_off),
         cmocka_unit_test(bad_priorities_are_refused),
         cmocka_unit_test(the_urgent_overtake_bulk),
+        cmocka_unit_test(a_deadline_is_met_behind_bulk_of_the_same_priority),
         cmocka_unit_test(others_of_the_host_are_heard_while_they_live),
         cmocka_unit_test(a_page_that_is_something_else_is_refused),
         cmocka_unit_test(bulk_keeps_back_while_others_are_urgent),

@@ -317,6 +317,78 @@ static void weights_divide_the_bytes(void **state) {
     assert_in_range(served[2], 9000, 11500);
 }
 
+static void serve(struct mc_qos *q, uint64_t served[3]) {
+    uint8_t p = first_of(q, MC_SEC);
+    struct mc_qos_item *item = mc_container_of(q->queues[p].next, struct mc_qos_item, link);
+    served[p] += item->length;
+    mc_qos_remove(q, item, true);
+}
+
+static void silence_saves_nothing_up(void **state) {
+    static const uint32_t weights[3] = {6, 3, 1};
+    struct mc_qos q;
+    struct mc_qos_item items[200], alone;
+    uint64_t served[3] = {0};
+    mc_qos_init(&q, weights);
+    for (int i = 0; i < 5000; i++) { /* the low alone, its queue empty between */
+        alone = (struct mc_qos_item){.length = 1000, .priority = 2};
+        mc_qos_push(&q, &alone, MC_SEC);
+        mc_qos_remove(&q, &alone, true);
+    }
+    for (int i = 0; i < 200; i++) { /* the high comes first, and nobody waits then */
+        items[i] = (struct mc_qos_item){.length = 1000, .priority = i < 100 ? 0 : 2};
+        mc_qos_push(&q, &items[i], MC_SEC);
+    }
+    for (int i = 0; i < 70; i++) {
+        serve(&q, served);
+    }
+    assert_in_range(served[0], 58000, 62000);
+    assert_in_range(served[2], 8000, 12000);
+}
+
+static void expect_order(struct mc_qos *q, struct mc_qos_item *const *items, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        assert_ptr_equal(mc_container_of(q->queues[1].next, struct mc_qos_item, link), items[i]);
+        mc_qos_remove(q, items[i], true);
+    }
+    assert_false(mc_qos_any(q));
+}
+
+static void the_earliest_deadline_goes_first(void **state) {
+    static const uint32_t strict[3];
+    const uint64_t now = 10 * MC_SEC;
+    struct mc_qos q;
+    struct mc_qos_item open[3], soon, sooner, far, late, many[2 * MC_QOS_WALK_MAX];
+    mc_qos_init(&q, strict);
+    for (int i = 0; i < 3; i++) {
+        open[i] = (struct mc_qos_item){.length = 1, .priority = 1};
+        mc_qos_push(&q, &open[i], now);
+    }
+    soon = (struct mc_qos_item){.length = 1, .priority = 1, .deadline_ns = now + 90 * MC_MS};
+    sooner = (struct mc_qos_item){.length = 1, .priority = 1, .deadline_ns = now + 40 * MC_MS};
+    far = (struct mc_qos_item){.length = 1, .priority = 1, .deadline_ns = now + 60 * MC_SEC};
+    mc_qos_push(&q, &soon, now);
+    mc_qos_push(&q, &far, now);
+    mc_qos_push(&q, &sooner, now);
+    /* What has waited for its patience is not passed by those that come later. */
+    late = (struct mc_qos_item){
+        .length = 1, .priority = 1, .deadline_ns = now + MC_QOS_PATIENCE_NS + 10 * MC_MS};
+    mc_qos_push(&q, &late, now + MC_QOS_PATIENCE_NS);
+    struct mc_qos_item *const order[] = {&sooner, &soon, &open[0], &open[1], &open[2], &far, &late};
+    expect_order(&q, order, MC_ARRAY_LEN(order));
+    /* A push looks at a bounded number of those that go before. */
+    for (int i = 0; i < 2 * MC_QOS_WALK_MAX; i++) {
+        many[i] = (struct mc_qos_item){.length = 1, .priority = 1, .deadline_ns = now + 1};
+        mc_qos_push(&q, &many[i], now);
+    }
+    mc_qos_push(&q, &open[0], now);
+    mc_qos_push(&q, &soon, now);
+    for (int i = 0; i + 1 < MC_QOS_WALK_MAX; i++) {
+        mc_qos_remove(&q, &many[i], true);
+    }
+    assert_ptr_equal(mc_container_of(q.queues[1].next, struct mc_qos_item, link), &soon);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(after_a_step_the_average_has_gone_63_per_cent_in_tau),
@@ -333,6 +405,8 @@ int main(void) {
         cmocka_unit_test(slices_suit_the_request_and_the_rails),
         cmocka_unit_test(the_urgent_go_first_and_the_old_are_not_forgotten),
         cmocka_unit_test(weights_divide_the_bytes),
+        cmocka_unit_test(silence_saves_nothing_up),
+        cmocka_unit_test(the_earliest_deadline_goes_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
