@@ -193,6 +193,49 @@ static void test_late_bytes_come_to_who_looks(void **state) {
     stream.ops->close(&stream);
 }
 
+#define ROUNDS 2000
+
+static void *answer_at_once(void *arg) {
+    int fd = *(int *)arg;
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        uint32_t asked[2] = {0, 0};
+        struct iovec iov = {asked, sizeof(asked)};
+        assert_ok(mc_recv_all(fd, asked, sizeof(asked), in_ms(60000)));
+        assert_int_equal(asked[0], i);
+        assert_ok(mc_send_all(fd, &iov, 1, MC_NO_DEADLINE));
+    }
+    return NULL;
+}
+
+/* Answers that come while somebody looks, before, and after: each whole, once, in order. */
+static void test_answers_come_whole_whenever_they_come(void **state) {
+    int fds[2];
+    struct mc_stream stream;
+    pthread_t thread;
+    looking_pair(fds, &stream, "1000");
+    assert_int_equal(pthread_create(&thread, NULL, answer_at_once, &fds[1]), 0);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        uint32_t asked[2] = {i, ~i}, answered[2] = {0, 0};
+        struct iovec out = {asked, sizeof(asked)};
+        size_t got = 0;
+        if (i % 3 != 0) {
+            stream.spin.owed_ns = 0; /* whatever the last look was, there is one now */
+        }
+        assert_ok(mc_send_all(fds[0], &out, 1, MC_NO_DEADLINE));
+        while (got < sizeof(answered)) {
+            struct iovec in = {(char *)answered + got, sizeof(answered) - got};
+            size_t n = 0;
+            assert_ok(mc_stream_recv_some(&stream, &in, 1, in_ms(60000), &n));
+            assert_true(n > 0);
+            got += n;
+        }
+        assert_true(answered[0] == i && answered[1] == ~i);
+    }
+    pthread_join(thread, NULL);
+    stream.ops->close(&stream);
+    close(fds[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_then_the_end),
@@ -201,6 +244,7 @@ int main(void) {
         cmocka_unit_test(test_a_look_in_vain_is_paid_for),
         cmocka_unit_test(test_who_is_not_alone_does_not_look),
         cmocka_unit_test(test_late_bytes_come_to_who_looks),
+        cmocka_unit_test(test_answers_come_whole_whenever_they_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
