@@ -1,5 +1,6 @@
 /* Configuration and warnings of the benchmarks. See cmd/bench_config.h. */
 #include "cmd/bench_config.h"
+#include "cmd/cmd.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -94,4 +95,54 @@ void mc_bench_print_warnings(const struct mc_bench_shape *shape) {
     }
     warn_about_machine(shape->threads);
     warn_about_environment();
+}
+
+/* ---- the transport that is measured ---- */
+
+/* Ours, of a name that may be upstream's; NULL = whatever the engine chooses. */
+static const char *transport_of(const char *name) {
+    if (name[0] == '\0' || strcmp(name, "auto") == 0) {
+        return NULL;
+    }
+    return strcmp(name, "efa") == 0 ? "fabric" : name;
+}
+
+static bool is_word(const char *name) {
+    return strlen(name) < 32 && name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_")] == '\0';
+}
+
+void mc_bench_use_transport(const char *name, char policy[MC_BENCH_POLICY_BYTES],
+                            struct mc_engine_options *config) {
+    const char *transport = transport_of(name);
+    if (transport == NULL || !is_word(transport)) {
+        return; /* mc_bench_has_transport refuses what is no word */
+    }
+    if (strcmp(transport, "tcp") == 0) { /* peers are to be told of nothing else, either */
+        setenv("MC_FORCE_TCP", "1", 1);
+        config->disable_shm = true;
+        config->disable_local = true;
+        return;
+    }
+    if (config->policy != NULL && config->policy[0] != '\0') {
+        warn("MC_TENT_CONF does not count where one transport is asked for");
+    }
+    snprintf(policy, MC_BENCH_POLICY_BYTES,
+             "{\"policy\": [{\"name\": \"measured\", \"transports\": [\"%s\"]}]}", transport);
+    config->policy = policy;
+}
+
+bool mc_bench_has_transport(const char *program, const struct mc_engine *engine, const char *name) {
+    const char *transport = transport_of(name), *each;
+    struct mc_buf known = {0};
+    bool found = transport == NULL;
+    for (unsigned i = 0; !found && (each = mc_engine_transport(engine, i)) != NULL; i++) {
+        found = strcmp(each, transport) == 0;
+        mc_buf_printf(&known, "%s%s", i == 0 ? "" : ", ", each);
+    }
+    if (!found) {
+        mc_cmd_fail(program, 0, "there is no transport %s on this machine, only %s", transport,
+                    mc_buf_cstr(&known));
+    }
+    mc_buf_free(&known);
+    return found;
 }

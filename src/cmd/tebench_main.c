@@ -340,6 +340,7 @@ static enum mc_status make_engine(struct bench *bench) {
     struct mc_engine_options config;
     struct mc_hostport name = {0};
     struct mc_buf metadata = {0};
+    char policy[MC_BENCH_POLICY_BYTES];
     bool p2p = strcmp(o->metadata_type, "p2p") == 0;
     mc_engine_options_init(&config);
     config.rpc_port = (uint16_t)o->rpc_server_port;
@@ -358,9 +359,7 @@ static enum mc_status make_engine(struct bench *bench) {
         config.host = name.host;
         config.rpc_port = name.port != 0 ? name.port : config.rpc_port;
     }
-    bool tcp_only = strcmp(o->xport_type, "tcp") == 0;
-    config.disable_shm |= tcp_only;
-    config.disable_local = tcp_only;
+    mc_bench_use_transport(o->xport_type, policy, &config);
     enum mc_status status = mc_engine_create(&config, &bench->engine);
     mc_buf_free(&metadata);
     return status;
@@ -369,6 +368,9 @@ static enum mc_status make_engine(struct bench *bench) {
 static int run_with_engine(struct bench *bench) {
     const struct tebench_options *o = bench->options;
     void *memory = NULL;
+    if (!mc_bench_has_transport(PROGRAM, bench->engine, o->xport_type)) {
+        return MC_EXIT_FAILED;
+    }
     enum mc_status status = mc_memory_alloc(bench->engine, o->total_buffer_size, "cpu:0", &memory);
     if (status != MC_OK) {
         return mc_cmd_fail(PROGRAM, MC_EXIT_FAILED, "%llu bytes of memory: %s",
@@ -400,7 +402,7 @@ static int check_options(struct bench *bench) {
         return mc_cmd_fail(PROGRAM, MC_EXIT_FAILED, "tent_intent_type is not known");
     }
     bool hinted = strcmp(o->tent_transport_hint, "unspec") != 0;
-    bench->hint = hinted ? o->tent_transport_hint : o->xport_type[0] != '\0' ? o->xport_type : NULL;
+    bench->hint = hinted ? o->tent_transport_hint : NULL;
     return 0;
 }
 

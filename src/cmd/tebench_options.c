@@ -50,7 +50,7 @@ static const struct mc_option table[] = {
     OPT(U64, deadline_tight_threads, .default_value = "0", .max = 1024,
         .doc = "only so many threads have deadline_us; 0 = all"),
     OPT(BOOL, deadline_bw_arbitration,
-        .doc = "accepted for upstream's command lines; the engine orders by priority"),
+        .doc = "accepted for upstream's command lines; what waits goes by deadline anyway"),
     OPT(I64, local_gpu_id, .default_value = "0", .min = -1, .max = 1024,
         .doc = "accepted for upstream's command lines"),
     OPT(I64, target_gpu_id, .default_value = "0", .min = -1, .max = 1024,
@@ -61,7 +61,8 @@ static const struct mc_option table[] = {
     OPT(U64, rpc_server_port, .default_value = "0", .max = 65535,
         .doc = "handshake port; 0 = free"),
     OPT(STRING, xport_type,
-        .doc = "tcp: nothing else; the name of another transport: that one first"),
+        .doc = "transport that moves everything: tcp, shm, rdma, efa...; empty = as the engine "
+               "chooses"),
     OPT(CHOICE, backend, .default_value = "tent", .choices = "tent|classic",
         .doc = "accepted for upstream's command lines; there is one engine"),
     OPT(BOOL, notifi, .doc = "each batch ends with a notification to the target"),

@@ -211,11 +211,27 @@ static int wait_as_target(const struct bench *bench) {
     return 0;
 }
 
+/* The engine takes its cards from the environment, as every program of ours has it. */
+static void choose_cards(const struct mc_transfer_bench_options *o) {
+    if (strcmp(o->protocol, "tcp") == 0) {
+        return;
+    }
+    if (o->device_name[0] != '\0' && !o->auto_discovery) {
+        setenv("MC_TE_FILTERS", o->device_name, 1);
+    }
+    if (o->nic_priority_matrix[0] != '\0') {
+        setenv("MC_CUSTOM_TOPO_JSON", o->nic_priority_matrix, 1);
+    }
+}
+
 static enum mc_status make_engine(const struct mc_transfer_bench_options *o,
                                   struct mc_engine **engine) {
     struct mc_engine_options config;
     struct mc_hostport name = {0};
+    char policy[MC_BENCH_POLICY_BYTES];
+    choose_cards(o);
     mc_engine_options_init(&config);
+    mc_bench_use_transport(o->protocol, policy, &config);
     config.metadata = o->metadata_server;
     if (strcmp(o->metadata_server, "P2PHANDSHAKE") != 0) {
         config.local_name = o->local_server_name;
@@ -224,9 +240,6 @@ static enum mc_status make_engine(const struct mc_transfer_bench_options *o,
         config.host = name.host;
         config.rpc_port = name.port;
     }
-    bool tcp_only = strcmp(o->protocol, "tcp") == 0;
-    config.disable_shm = tcp_only;
-    config.disable_local = tcp_only;
     return mc_engine_create(&config, engine);
 }
 
@@ -246,6 +259,10 @@ static int run(const struct mc_transfer_bench_options *o) {
     }
     void *memory = NULL;
     int exit_status = MC_EXIT_FAILED;
+    if (!mc_bench_has_transport("transfer_engine_bench", bench.engine, o->protocol)) {
+        mc_engine_destroy(bench.engine);
+        return MC_EXIT_FAILED;
+    }
     status = mc_memory_alloc(bench.engine, size, "*", &memory);
     if (status == MC_OK) {
         bench.memory = memory;

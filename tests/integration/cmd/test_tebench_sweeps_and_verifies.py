@@ -110,6 +110,8 @@ def what_is_wrong_is_named(closing, scratch):
                         (["--qos_classes=a:1:1:1,a:1:1:1"], "twice"), (["--workload_classes_json=[{]"], "column"),
                         (["--workload_classes_json=[{\"name\":\"x\",\"threads\":1}]"], "block_size"),
                         (["--qos_classes=a:1:1:1", "--qos_classes_json=[]"], "give one of"),
+                        (["--xport_type=nvlink"], "there is no transport nvlink on this machine, only local, shm"),
+                        (["--xport_type=t\"p"], "there is no transport t\"p"),
                         (["--target_offset=1GB"], "cannot be used"), (["--tent_intent_type=x"], "tent_intent_type")):
         check(said in initiate(name, *flags, fails=True), f"{flags} does not say {said}")
     check("cannot be used" in initiate("127.0.0.1:1", fails=True), "no target")
@@ -128,6 +130,34 @@ def the_other_bench(closing, scratch):
     check(re.search(r"^configuration: transfer_engine_bench .*--seed=3 ", text, re.M), text)
 
 
+def one_transport_moves_everything(closing, scratch):
+    bench, small = bin_dir() / "transfer_engine_bench", ["--buffer_size=1MB", "--threads=1", "--batch_size=4", "--duration=1",
+                                                         "--local_server_name=127.0.0.1", "--block_size=4096"]
+    process = Process([bench, "--mode=target", "--protocol=auto", *small])
+    closing.append(process)
+    name = process.wait_for(r"listening on (\S+:\d+)").group(1)
+
+    def initiate(*flags, fails=False):
+        done = run([bench, f"--segment_id={name}", "--verify", *small, *flags])
+        text = done.stdout.decode() + done.stderr.decode()
+        check_equal(done.returncode, 1 if fails else 0, f"exit status of {flags}: {text}")
+        return text
+    for protocol in ("tcp", "shm", "auto"):
+        check("Verified: 0 blocks wrong" in initiate(f"--protocol={protocol}"), protocol)
+    # No way but the one asked for: files are no memory of a peer.
+    check("a transfer failed" in initiate("--protocol=file", fails=True), "a transport that does not lead there")
+    check("there is no transport nvlink" in initiate("--protocol=nvlink", fails=True), "a transport that is not there")
+    matrix = scratch / "matrix.json"
+    matrix.write_text('{"cpu:0": [["mlx5_7"], oops]}')
+    broken = [f"--nic_priority_matrix={matrix}", "--device_name=mlx5_7"]
+    check(f"{matrix}: line 1" in initiate("--protocol=auto", *broken, fails=True), "a matrix that cannot be read")
+    check("Verified: 0 blocks wrong" in initiate("--protocol=tcp", *broken), "tcp looks at no cards")
+    for service in ("etcd://127.0.0.1:1", "127.0.0.1:1", "redis://127.0.0.1:1", "http://127.0.0.1:1/metadata"):
+        check("cannot be reached" in initiate(f"--metadata_server={service}", fails=True), f"nobody at {service}")
+    check("metadata service not supported" in initiate("--metadata_server=zoo://keeper", fails=True), "a service of another kind")
+
+
 os.environ.pop("MC_FORCE_TCP", None)
 main(every_operation_verified, sweeps, what_does_not_fit_is_left_out, classes, deadlines,
-     the_configuration_repeats_the_run, what_is_wrong_is_named, the_other_bench)
+     the_configuration_repeats_the_run, what_is_wrong_is_named, the_other_bench,
+     one_transport_moves_everything)

@@ -133,7 +133,7 @@ def the_other_programs(closing, scratch):
     refused("-no_such_flag", words=["ERROR: unknown command line flag 'no_such_flag'"], program="mooncake_client")
     refused("--enable_offload", "--nostart_offload_rpc_server", words=["start_offload_rpc_server"],
             program="mooncake_client")
-    refused("--protocol=rdma", words=["rdma"], program="transfer_engine_bench")
+    refused("--protocol=nvlink", "--mode=target", words=["no transport nvlink"], program="transfer_engine_bench")
     refused("--mode=initiator", words=["segment_id"], program="transfer_engine_bench")
     master = Master(BIN, "--enable_http_metadata_server")
     closing.append(master)
