@@ -9,6 +9,11 @@
  *
  * A request whose end could be read in two ways, or with a NUL byte in its address, is refused too.
  *
+ * Clients that hold connections and let their requests drip would shut out everybody else. So a new
+ * connection is always taken: when CONNECTIONS_KEPT are open, the one goes whose last answer (or
+ * beginning) is longest ago. Who asks and is answered is served as long as fewer than that many
+ * connections come in the meantime.
+ *
  * The listening socket is ours (mc_listen), so "port in use", v4 and v6 together and port 0 work
  * here as everywhere.
  */
@@ -18,6 +23,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -25,8 +31,9 @@
 #include "io/io.h"
 
 #define BACKLOG           128
-#define CONNECTION_LIMIT  256
-#define CONNECTION_IDLE_S 10 /* also of a request that never gets whole */
+#define CONNECTIONS_KEPT  240
+#define CONNECTION_LIMIT  256 /* of the library: more than are kept, for they close a turn later */
+#define CONNECTION_IDLE_S 10  /* also of a request that never gets whole */
 #define TLS_VERSIONS      "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define CONNECTION_MEMORY (128u << 10) /* headers and URL: a 30 KiB key percent-encoded fits */
 
@@ -36,7 +43,15 @@ struct mc_http_server {
     size_t route_count;
     size_t max_body;
     void *ctx;
-    struct mc_http_tls *tls; /* NULL = plain */
+    struct mc_http_tls *tls;    /* NULL = plain */
+    struct mc_list connections; /* struct open, the longest without an answer first */
+    unsigned kept;              /* of them */
+};
+
+struct open {             /* a connection; the server's thread only */
+    struct mc_list entry; /* empty: it was shut down, and will be closed */
+    int fd;
+    void *tls;
 };
 
 struct call {
@@ -215,9 +230,58 @@ static void *on_address(void *cls, const char *address, struct MHD_Connection *c
     return strstr(address, "%00") != NULL ? (void *)(uintptr_t)&has_nul : NULL;
 }
 
+static void forget(struct mc_http_server *server, struct open *open) {
+    if (!mc_list_empty(&open->entry)) {
+        mc_list_del(&open->entry);
+        server->kept--;
+    }
+}
+
+static void keep(struct mc_http_server *server, struct open *open) {
+    mc_list_push_back(&server->connections, &open->entry);
+    server->kept++;
+}
+
+/* No handler runs now, so whichever it is waits for its client. */
+static void make_room(struct mc_http_server *server) {
+    while (server->kept >= CONNECTIONS_KEPT) {
+        struct open *open = mc_container_of(server->connections.next, struct open, entry);
+        forget(server, open);
+        shutdown(open->fd, SHUT_RDWR); /* the library closes it when it sees that */
+    }
+}
+
+static void on_connection(void *cls, struct MHD_Connection *connection, void **state,
+                          enum MHD_ConnectionNotificationCode what) {
+    struct mc_http_server *server = cls;
+    struct open *open = *state;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        make_room(server);
+        *state = open = mc_zalloc(sizeof(*open));
+        open->fd =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        keep(server, open);
+    }
+    if (server->tls != NULL) {
+        mc_http_tls_connection(server->tls, connection, &open->tls, what);
+    }
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        forget(server, open);
+        free(open);
+        *state = NULL;
+    }
+}
+
 static void on_completed(void *cls, struct MHD_Connection *connection, void **state,
                          enum MHD_RequestTerminationCode how) {
     struct call *call = *state;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct open *open = info->socket_context;
+    if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK && !mc_list_empty(&open->entry)) {
+        forget(cls, open);
+        keep(cls, open);
+    }
     if (call != NULL && *state != &has_nul) {
         mc_buf_free(&call->body);
         free(call);
@@ -237,9 +301,8 @@ static struct MHD_Daemon *start_daemon(struct mc_http_server *server, int fd) {
     const struct MHD_OptionItem with_tls[] = {
         {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, mc_http_tls_no_certificate},
         {MHD_OPTION_HTTPS_PRIORITIES, 0, (char *)(uintptr_t)TLS_VERSIONS},
-        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)mc_http_tls_connection, server->tls},
         {MHD_OPTION_END, 0, NULL}};
-    const struct MHD_OptionItem *more = server->tls != NULL ? with_tls : &with_tls[3];
+    const struct MHD_OptionItem *more = server->tls != NULL ? with_tls : &with_tls[2];
     unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ERROR_LOG;
     sigset_t all, before;
     sigfillset(&all);
@@ -248,8 +311,8 @@ static struct MHD_Daemon *start_daemon(struct mc_http_server *server, int fd) {
         flags | (server->tls != NULL ? MHD_USE_TLS : 0), 0, NULL, NULL, on_request, server,
         MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
         MHD_OPTION_URI_LOG_CALLBACK, on_address, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-        NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTION_LIMIT,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
+        server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_ARRAY, more,
         MHD_OPTION_END);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -265,8 +328,12 @@ enum mc_status mc_http_server_start(const struct mc_http_server_config *config,
         MC_TRY(mc_http_tls_create(config->tls, &tls));
     }
     struct mc_http_server *server = mc_alloc(sizeof(*server));
-    *server = (struct mc_http_server){
-        NULL, config->routes, config->route_count, config->max_body_bytes, config->ctx, tls};
+    *server = (struct mc_http_server){.routes = config->routes,
+                                      .route_count = config->route_count,
+                                      .max_body = config->max_body_bytes,
+                                      .ctx = config->ctx,
+                                      .tls = tls};
+    mc_list_init(&server->connections);
     enum mc_status status = mc_listen(config->host, config->port, BACKLOG, &fd, &bound);
     if (status != MC_OK) {
         goto fail_listen;

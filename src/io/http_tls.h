@@ -19,7 +19,7 @@ MC_MUST_USE enum mc_status mc_http_tls_create(const struct mc_tls_config *config
                                               struct mc_http_tls **out);
 void mc_http_tls_destroy(struct mc_http_tls *tls); /* no connection is left; NULL is allowed */
 
-/* For MHD_OPTION_NOTIFY_CONNECTION. */
+/* To be called by what MHD_OPTION_NOTIFY_CONNECTION calls, with a pointer of the connection. */
 void mc_http_tls_connection(void *tls, struct MHD_Connection *connection, void **of_connection,
                             enum MHD_ConnectionNotificationCode what);
 /* For MHD_OPTION_HTTPS_CERT_CALLBACK, which libmicrohttpd wants; credentials of ours never ask. */

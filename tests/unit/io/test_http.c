@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "io/http.h"
@@ -226,6 +227,51 @@ static void test_requests_that_mean_two_things_are_refused(void **state) {
     raw(f, "GET /query?key=%00 HTTP/1.1\r\nHost:\r\n", answer, 1); /* no completion is told */
 }
 
+/* More than the server keeps; none gets its request done, and none is ever idle for long. */
+#define DRIPPING 300
+
+struct dripping {
+    int fds[DRIPPING];
+    _Atomic bool stop;
+};
+
+static void *drip(void *arg) {
+    struct dripping *d = arg;
+    while (!d->stop) {
+        for (int i = 0; i < DRIPPING; i++) {
+            (void)send(d->fds[i], "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
+        usleep(200000);
+    }
+    return NULL;
+}
+
+static void test_clients_that_drip_shut_nobody_out(void **state) {
+    struct fixture *f = *state;
+    struct dripping d = {.stop = false};
+    struct mc_addr addr;
+    pthread_t thread;
+    char answer[1024], byte;
+    uint64_t deadline = mc_now_ns(mc_clock_system()) + 20 * MC_SEC;
+    assert_ok(mc_addr_resolve("127.0.0.1", f->port, &addr));
+    for (int i = 0; i < DRIPPING; i++) {
+        static const char beginning[] = "GET /query?key=x HTTP/1.1\r\nHost: x\r\n";
+        struct iovec iov = {(char *)(uintptr_t)beginning, i % 3 == 0 ? 1 : sizeof(beginning) - 1};
+        assert_ok(mc_connect(&addr, deadline, &d.fds[i]));
+        assert_ok(mc_send_all(d.fds[i], &iov, 1, deadline));
+    }
+    pthread_create(&thread, NULL, drip, &d);
+    raw(f, "GET /query?key=new HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", answer,
+        sizeof(answer));
+    assert_non_null(strstr(answer, "GET|new|-"));
+    d.stop = true;
+    pthread_join(thread, NULL);
+    assert_true(mc_recv_all(d.fds[0], &byte, 1, deadline) != MC_OK);
+    for (int i = 0; i < DRIPPING; i++) {
+        close(d.fds[i]);
+    }
+}
+
 static void test_the_client_says_what_went_wrong(void **state) {
     struct fixture *f = *state;
     struct mc_http_call c = {
@@ -328,6 +374,7 @@ int main(void) {
             test_chunked_bodies_obey_the_limit_and_bad_requests_do_not_hurt, setup, teardown),
         cmocka_unit_test_setup_teardown(test_requests_that_mean_two_things_are_refused, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_clients_that_drip_shut_nobody_out, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_client_says_what_went_wrong, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_port_in_use_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_calls_of_many_threads, setup, teardown),
