@@ -1,6 +1,7 @@
 /*
- * What upstream's flag and logging libraries (gflags, glog) give every program: --flagfile and
- * where the log goes. `main` of the programs that have upstream's names. See cmd/cmd.h.
+ * What upstream's flag and logging libraries (gflags, glog) give every program: --flagfile, flags
+ * about the log, and where that goes. `main` of the programs that have upstream's names. See
+ * cmd/cmd.h.
  */
 #include "cmd/cmd.h"
 
@@ -12,6 +13,65 @@
 
 #define FLAGFILE_MAX_BYTES (1u << 20)
 #define FLAGFILE_MAX_FLAGS 4096
+
+/* ---- flags without effect ---- */
+
+/* Of upstream's libraries: how its log looks and where else it goes, its arena for buffers. Command
+ * lines that name them work; a warning says that they change nothing. */
+static const struct {
+    const char *name;
+    bool is_switch; /* --name and --noname, no word behind them */
+} WITHOUT_EFFECT[] = {
+    {"alsologtostderr", true},
+    {"colorlogtostderr", true},
+    {"drop_log_memory", true},
+    {"log_prefix", true},
+    {"stop_logging_if_full_disk", true},
+    {"symbolize_stacktrace", true},
+    {"use_mmap_arena_allocator", true},
+    {"log_backtrace_at", false},
+    {"log_link", false},
+    {"logbuflevel", false},
+    {"logbufsecs", false},
+    {"logfile_mode", false},
+    {"max_log_size", false},
+    {"mmap_arena_pool_size", false},
+    {"stderrthreshold", false},
+    {"vmodule", false},
+};
+
+static bool names(const char *text, size_t len, const char *name) {
+    if (len != strlen(name)) {
+        return false;
+    }
+    for (size_t i = 0; i < len; i++) {
+        if ((text[i] == '-' ? '_' : text[i]) != name[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* How many arguments the flag at argv[i] takes when it is one of those, else 0. */
+static int without_effect(int argc, char **argv, int i) {
+    const char *flag = argv[i] + strspn(argv[i], "-");
+    size_t len = strcspn(flag, "=");
+    bool whole = flag[len] == '\0';
+    if (flag == argv[i]) {
+        return 0;
+    }
+    for (size_t k = 0; k < MC_ARRAY_LEN(WITHOUT_EFFECT); k++) {
+        const char *name = WITHOUT_EFFECT[k].name;
+        bool is_switch = WITHOUT_EFFECT[k].is_switch;
+        if (names(flag, len, name) ||
+            (is_switch && whole && len > 2 && strncmp(flag, "no", 2) == 0 &&
+             names(flag + 2, len - 2, name))) {
+            mc_warn("this flag of upstream's has no effect here: --%s", name);
+            return !is_switch && whole && i + 1 < argc ? 2 : 1;
+        }
+    }
+    return 0;
+}
 
 /* ---- --flagfile ---- */
 
@@ -39,7 +99,8 @@ static enum mc_status take_flags(struct mc_str content, struct arguments *args,
                 mc_buf_printf(why, "has more than %d flags", FLAGFILE_MAX_FLAGS);
                 return MC_ERR_LIMIT;
             }
-            args->list[args->count++] = line;
+            args->list[args->count] = line;
+            args->count += without_effect(1, &line, 0) == 0;
         }
     }
     return MC_OK;
@@ -82,6 +143,11 @@ static enum mc_status expand(int argc, char **argv, struct arguments *args) {
     args->list = mc_zalloc((FLAGFILE_MAX_FLAGS + (size_t)argc + 1) * sizeof(*args->list));
     for (int i = 0, used = 1; i < argc; i += used) {
         const char *path = flagfile_path(argc, argv, i, &used);
+        int skipped = i > 0 ? without_effect(argc, argv, i) : 0;
+        if (skipped > 0) {
+            used = skipped;
+            continue;
+        }
         if (path == NULL) {
             args->list[args->count++] = argv[i];
             continue;

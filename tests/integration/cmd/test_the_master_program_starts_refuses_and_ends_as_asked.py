@@ -66,10 +66,14 @@ def files(closing, scratch):
     (scratch / "wrong.yaml").write_text("default_kv_lease_ttl: 5s\nno_such_option: 1\n")
     refused(f"--config_path={scratch}/wrong.yaml", words=["no_such_option", "wrong.yaml"])
     refused(f"--config_path={scratch}/missing.yaml", words=["missing.yaml"])
-    (scratch / "flags").write_text("# a comment\n--rpc_thread_num=1\n\n--enable_http_metadata_server\n")
-    master = Master(BIN, f"--flagfile={scratch}/flags")
+    (scratch / "flags").write_text("# a comment\n--rpc_thread_num=1\n--vmodule=a=1\n\n--enable_http_metadata_server\n")
+    master = Master(BIN, "--alsologtostderr", "-stderrthreshold", "0", "--nolog_prefix", "--max-log-size=9",
+                    f"--flagfile={scratch}/flags")
     closing.append(master)
     check(master.metadata and "threads=1" in master.output(), f"the flagfile's flags: {master.output()}")
+    for name in ("alsologtostderr", "stderrthreshold", "log_prefix", "max_log_size", "vmodule"):
+        check(f"no effect here: --{name}\n" in master.output(), f"--{name} is named: {master.output()}")
+    refused("--nostderrthreshold", words=["ERROR: unknown command line flag 'nostderrthreshold'"])
     refused(f"--flagfile={scratch}/missing", words=["flagfile", "missing"])
     refused(f"--flagfile={scratch}", words=["flagfile", str(scratch), "directory"])
     (scratch / "cut").write_bytes(b"--rpc_thread_num=1\n\0--no_such_flag\n")
