@@ -48,11 +48,16 @@ void mc_get_note_disks(struct mc_get_chunk *chunk, struct mc_get_key *key) {
 
 /* ---- what ---- */
 
+/* What memory says when it has not got the object, or other bytes. */
+static bool disk_may_have_it(enum mc_status why) {
+    return why == MC_INVALID_REPLICA || why == MC_TRANSFER_FAIL || why == MC_CHECKSUM_MISMATCH;
+}
+
 /* Looks at the key again as one that comes from its next disk; false when there is none to read. */
 static bool prepare_disk(struct mc_get_key *key) {
     enum mc_status why = key->item->status;
     if (!key->done || why == MC_OK || key->disk_next == key->disk_count ||
-        (key->disk_next == 0 && why != MC_INVALID_REPLICA && why != MC_TRANSFER_FAIL)) {
+        (key->disk_next == 0 && !disk_may_have_it(why))) {
         return false;
     }
     key->replica = NULL;

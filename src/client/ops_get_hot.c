@@ -50,6 +50,7 @@ void mc_get_from_hot(struct mc_get_chunk *chunk, struct mc_get_key *key) {
     bool copied = length == key->object_size && copy_out(key, bytes);
     mc_hot_put(hot, entry);
     if (copied && mc_get_is_damaged(chunk, key)) {
+        mc_metric_add(&chunk->ops->counters.checksum_mismatches, 1);
         mc_error("a copy in this process has other bytes than its object: key=%.*s",
                  (int)key->key.len, key->key.ptr);
         mc_hot_drop(hot, key->key, key->version);
