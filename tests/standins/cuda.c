@@ -1,6 +1,7 @@
 /* See cuda.h. */
 #include "standins/cuda.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -19,6 +20,7 @@ struct range {
     size_t bytes;
     char *inside; /* NULL = free; of pinned memory, the address itself */
     unsigned device;
+    int fd; /* of an allocation: its memory */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -64,6 +66,8 @@ EXPORT int cuMemHostRegister_v2(void *ptr, size_t length, unsigned flags);
 EXPORT int cuMemHostUnregister(void *ptr);
 EXPORT int cuPointerGetAttribute(void *out, int attribute, uint64_t addr);
 EXPORT int cuGetErrorName(int error, const char **name);
+EXPORT int cuMemGetHandleForAddressRange(void *handle, uint64_t addr, size_t size, int type,
+                                         unsigned long long flags);
 
 int cuDeviceGet(int *device, int ordinal) {
     *device = ordinal;
@@ -235,6 +239,12 @@ int cuPointerGetAttribute(void *out, int attribute, uint64_t addr) {
     case 9: /* DEVICE_ORDINAL */
         *(int *)out = (int)r->device;
         return OK;
+    case 11: /* RANGE_START_ADDR */
+        *(uint64_t *)out = r->addr;
+        return OK;
+    case 12: /* RANGE_SIZE */
+        *(size_t *)out = r->bytes;
+        return OK;
     default:
         return INVALID;
     }
@@ -243,6 +253,22 @@ int cuPointerGetAttribute(void *out, int attribute, uint64_t addr) {
 int cuGetErrorName(int error, const char **name) {
     *name = error == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_INVALID_VALUE";
     return OK;
+}
+
+/* A "dma-buf" is the memory's memfd: whole allocations only, and whole pages as the driver. */
+int cuMemGetHandleForAddressRange(void *handle, uint64_t addr, size_t size, int type,
+                                  unsigned long long flags) {
+    pthread_mutex_lock(&lock);
+    const struct range *r = find(allocations, addr, size);
+    int fd = r != NULL && r->addr == addr && size % 4096 == 0 && type == 1 && flags == 0
+                 ? fcntl(r->fd, F_DUPFD_CLOEXEC, 3)
+                 : -1;
+    counts.exported += fd >= 0;
+    pthread_mutex_unlock(&lock);
+    if (fd >= 0) {
+        *(int *)handle = fd;
+    }
+    return fd >= 0 ? OK : INVALID;
 }
 
 /* ---- for tests ---- */
@@ -254,12 +280,11 @@ static int alloc(unsigned device, size_t bytes, uint64_t *addr) {
     }
     void *outside = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
     void *inside = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
     pthread_mutex_lock(&lock);
     struct range *r = empty(allocations);
     int error = outside == MAP_FAILED || inside == MAP_FAILED || r == NULL ? -1 : 0;
     if (error == 0) {
-        *r = (struct range){(uint64_t)(uintptr_t)outside, bytes, inside, device};
+        *r = (struct range){(uint64_t)(uintptr_t)outside, bytes, inside, device, fd};
         *addr = r->addr;
     }
     pthread_mutex_unlock(&lock);
@@ -273,6 +298,7 @@ static void release(uint64_t addr) {
         if (r->inside != NULL && r->addr == addr) {
             munmap((void *)(uintptr_t)r->addr, r->bytes);
             munmap(r->inside, r->bytes);
+            close(r->fd);
             r->inside = NULL;
         }
     }

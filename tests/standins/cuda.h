@@ -20,9 +20,10 @@ struct standin_counts {
     uint64_t bytes;
     uint64_t pageable; /* copies with host memory that was not pinned */
     uint64_t most_at_once;
-    uint64_t met;       /* see meet() */
-    int64_t streams;    /* that exist */
-    int64_t pinned;     /* ranges */
+    uint64_t met;      /* see meet() */
+    int64_t streams;   /* that exist */
+    int64_t pinned;    /* ranges */
+    uint64_t exported; /* descriptors for NICs */
 };
 
 struct standin_cuda { /* what tests get, by dlsym("standin_cuda_table") */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define QPS_MAX     8192
@@ -31,7 +32,10 @@ struct rdma_region {
     unsigned nic;
     uint64_t addr, length;
     uint32_t key;
-    bool remote;
+    bool remote, relaxed;
+    char *mapped; /* of a dma-buf, where this process may touch what is at `addr`; else NULL */
+    size_t mapped_bytes;
+    uint64_t offset; /* of `addr` in it */
     struct mc_list link;
 };
 struct rdma_cq {
@@ -138,51 +142,93 @@ static size_t f_gids(struct rdma_device *device, struct rdma_gid *gids, size_t c
 
 /* ---- memory ---- */
 
-static int f_region_create(struct rdma_device *device, uint64_t addr, uint64_t length,
-                           unsigned access, struct rdma_region **out, uint32_t *lkey,
-                           uint32_t *rkey) {
-    if (length > REGION_MAX) {
+static int region_add(struct rdma_device *device, const struct rdma_region *of,
+                      struct rdma_region **out, uint32_t *lkey, uint32_t *rkey) {
+    if (of->length > REGION_MAX) {
         return EINVAL;
     }
     pthread_mutex_lock(&lock);
     int error = nics[device->nic].refuse;
     if (error == 0) {
-        struct rdma_region *region = mc_zalloc(sizeof(*region));
-        *region = (struct rdma_region){.nic = device->nic,
-                                       .addr = addr,
-                                       .length = length,
-                                       .key = ++last_key,
-                                       .remote = (access & RDMA_ACCESS_REMOTE) != 0};
+        struct rdma_region *region = mc_alloc(sizeof(*region));
+        *region = *of;
+        region->nic = device->nic;
+        region->key = *lkey = *rkey = ++last_key;
         mc_list_push_back(&regions, &region->link);
-        *lkey = *rkey = region->key;
         *out = region;
     }
     pthread_mutex_unlock(&lock);
     return error;
 }
 
+static int f_region_create(struct rdma_device *device, uint64_t addr, uint64_t length,
+                           unsigned access, struct rdma_region **out, uint32_t *lkey,
+                           uint32_t *rkey) {
+    const struct rdma_region region = {.addr = addr,
+                                       .length = length,
+                                       .remote = (access & RDMA_ACCESS_REMOTE) != 0,
+                                       .relaxed = (access & RDMA_ACCESS_RELAXED) != 0};
+    return region_add(device, &region, out, lkey, rkey);
+}
+
 static int f_region_create_dmabuf(struct rdma_device *device, int fd, uint64_t offset,
                                   uint64_t addr, uint64_t length, unsigned access,
                                   struct rdma_region **out, uint32_t *lkey, uint32_t *rkey) {
-    return ENOTSUP;
+    size_t bytes = offset + length;
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) {
+        return errno;
+    }
+    const struct rdma_region region = {.addr = addr,
+                                       .length = length,
+                                       .remote = (access & RDMA_ACCESS_REMOTE) != 0,
+                                       .relaxed = (access & RDMA_ACCESS_RELAXED) != 0,
+                                       .mapped = mapped,
+                                       .mapped_bytes = bytes,
+                                       .offset = offset};
+    int error = region_add(device, &region, out, lkey, rkey);
+    if (error != 0) {
+        munmap(mapped, bytes);
+    }
+    return error;
 }
 
 static int f_region_destroy(struct rdma_region *region) {
     pthread_mutex_lock(&lock);
     mc_list_del(&region->link);
     pthread_mutex_unlock(&lock);
+    if (region->mapped != NULL) {
+        munmap(region->mapped, region->mapped_bytes);
+    }
     free(region);
     return 0;
 }
 
-static bool allowed(unsigned nic, uint32_t key, uint64_t addr, uint64_t length, bool remote) {
+/* Where the NIC finds the range, or NULL when the key does not give it. */
+static void *reach(unsigned nic, uint32_t key, uint64_t addr, uint64_t length, bool remote) {
     for (struct mc_list *at = regions.next; at != &regions; at = at->next) {
         const struct rdma_region *r = mc_container_of(at, struct rdma_region, link);
         if (r->key == key && r->nic == nic) {
-            return mc_range_inside(addr, length, r->addr, r->length) && (r->remote || !remote);
+            bool allowed =
+                mc_range_inside(addr, length, r->addr, r->length) && (r->remote || !remote);
+            return !allowed            ? NULL
+                   : r->mapped != NULL ? r->mapped + r->offset + (addr - r->addr)
+                                       : (void *)(uintptr_t)addr;
         }
     }
-    return false;
+    return NULL;
+}
+
+size_t fake_nics_regions(const char *nic, bool relaxed) {
+    unsigned number = nic_named(nic);
+    size_t count = 0;
+    pthread_mutex_lock(&lock);
+    for (struct mc_list *at = regions.next; at != &regions; at = at->next) {
+        const struct rdma_region *r = mc_container_of(at, struct rdma_region, link);
+        count += r->nic == number && r->relaxed == relaxed;
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 /* ---- completion queues ---- */
@@ -295,13 +341,12 @@ static enum rdma_wc_status work(struct rdma_qp *qp, const struct rdma_wr *wr) {
     if (!connected(qp)) {
         return RDMA_WC_UNREACHABLE;
     }
-    if (!wr->inlined && !allowed(qp->nic, wr->lkey, wr->local, wr->length, false)) {
-        return RDMA_WC_LOCAL;
+    void *local = wr->inlined ? (void *)(uintptr_t)wr->local
+                              : reach(qp->nic, wr->lkey, wr->local, wr->length, false);
+    void *remote = reach(qp->nic ^ 1u, wr->rkey, wr->remote, wr->length, true);
+    if (local == NULL || remote == NULL) {
+        return local == NULL ? RDMA_WC_LOCAL : RDMA_WC_REMOTE_DENIED;
     }
-    if (!allowed(qp->nic ^ 1u, wr->rkey, wr->remote, wr->length, true)) {
-        return RDMA_WC_REMOTE_DENIED;
-    }
-    void *local = (void *)(uintptr_t)wr->local, *remote = (void *)(uintptr_t)wr->remote;
     memcpy(wr->write ? remote : local, wr->write ? local : remote, wr->length);
     nics[qp->nic].bytes += wr->length;
     return RDMA_WC_OK;

@@ -29,6 +29,8 @@ size_t fake_nics_queue_pairs(void);
 size_t fake_nics_peak(const char *nic);
 /* Makes registrations on the NIC fail with an errno value; 0 = not. */
 void fake_nics_refuse_regions(const char *nic, int error);
+/* Registrations with the NIC, those with relaxed ordering or the others. */
+size_t fake_nics_regions(const char *nic, bool relaxed);
 
 /* Calls `hook`, once, from the thread that destroys the NIC's next queue pair, when that one is
  * gone. */

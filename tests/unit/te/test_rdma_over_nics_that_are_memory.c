@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "standins/cuda.h"
+#include "support/certificates.h"
 #include "support/fake_nics.h"
 #include "support/rdma_suite.h"
 #include "te/internal.h"
@@ -160,18 +161,20 @@ static void test_a_port_that_comes_back_has_a_clean_record(void **state) {
     rdma_side_close(&b);
 }
 
-/* Device memory that the NICs may not register travels through host memory at both ends, over
- * them. */
-static void test_device_memory_is_staged_over_rdma(void **state) {
+/* From device to device over nic0 and nic1, both ways: by dma-buf, or through host memory. */
+static void move_between_devices(size_t size, bool direct) {
     static const char *const nics[] = {"nic0", "nic1"};
     const struct mc_transport_ops *const table[] = {&ops, &mc_transport_stage_ops};
-    const size_t size = 3 * MIB + 5;
     void *library = dlopen(MC_STANDIN_CUDA, RTLD_NOW);
     const struct standin_cuda *cuda = library == NULL ? NULL : dlsym(library, "standin_cuda_table");
     struct rdma_side sides[2];
     uint64_t device[2];
+    struct standin_counts counts;
     assert_non_null(cuda);
-    setenv("MC_DISABLE_GPU_DIRECT_RDMA", "1", 1);
+    cuda->counts(&counts, true);
+    if (!direct) {
+        setenv("MC_DISABLE_GPU_DIRECT_RDMA", "1", 1);
+    }
     for (unsigned i = 0; i < 2; i++) {
         struct mc_engine_options options;
         mc_engine_options_init(&options);
@@ -195,10 +198,58 @@ static void test_device_memory_is_staged_over_rdma(void **state) {
     mc_test_verify(here, size, 2);
     assert_int_equal(rdma_counter_of(&sides[0], "mooncake_te_rail_bytes_total", "rail=\"nic0\""),
                      2 * size);
+    cuda->counts(&counts, true);
+    assert_int_equal(counts.exported, direct ? 2 : 0);
+    assert_int_equal(counts.bytes, direct ? 0 : 4 * size); /* what the device's driver has copied */
     for (unsigned i = 0; i < 2; i++) {
         mc_engine_destroy(sides[i].engine);
         cuda->release(device[i]);
     }
+}
+
+static void test_device_memory_is_staged_over_rdma(void **state) {
+    move_between_devices(3 * MIB + 5, false);
+}
+
+static void test_device_memory_is_reached_by_dma_buf(void **state) {
+    move_between_devices(3 * MIB, true);
+}
+
+static void test_relaxed_ordering_is_asked_for(void **state) {
+    static const char *const settings[] = {"0", "1", "2"};
+    for (size_t i = 0; i < MC_ARRAY_LEN(settings); i++) {
+        struct rdma_side side;
+        setenv("MC_IB_PCI_RELAXED_ORDERING", settings[i], 1);
+        rdma_side_open(&side, "0", MIB, 0);
+        unsetenv("MC_IB_PCI_RELAXED_ORDERING");
+        assert_int_equal(fake_nics_regions("nic0", i > 0), 1);
+        assert_int_equal(fake_nics_regions("nic0", i == 0), 0);
+        rdma_side_close(&side);
+    }
+}
+
+/* What NICs send is not encrypted: an engine that must speak TLS only has none. */
+static void test_an_engine_that_requires_tls_uses_no_nics(void **state) {
+    static const char *const modes[] = {"off", "prefer", "require"};
+    const struct mc_transport_ops *const table[] = {&ops};
+    struct certificates certificates;
+    if (!certificates_make(&certificates)) {
+        skip(); /* no openssl program */
+    }
+    certificates_use(&certificates, "server", "ca");
+    for (size_t i = 0; i < MC_ARRAY_LEN(modes); i++) {
+        struct mc_engine_options options;
+        struct mc_engine *engine;
+        setenv("MC_TE_FILTERS", "nic0", 1);
+        mc_engine_options_init(&options);
+        options.host = "127.0.0.1";
+        options.reactors = 1;
+        options.tls_peers = modes[i];
+        assert_ok(mc_engine_create_with(&options, table, 1, &engine));
+        assert_true((mc_engine_transport(engine, 0) != NULL) == (i < 2));
+        mc_engine_destroy(engine);
+    }
+    certificates_remove(&certificates);
 }
 
 static void test_endpoints_never_exceed_their_limit(void **state) {
@@ -415,6 +466,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_an_endpoint_may_fail_while_it_is_taken_apart),
         cmocka_unit_test(test_a_port_that_comes_back_has_a_clean_record),
         cmocka_unit_test(test_device_memory_is_staged_over_rdma),
+        cmocka_unit_test(test_device_memory_is_reached_by_dma_buf),
+        cmocka_unit_test(test_relaxed_ordering_is_asked_for),
+        cmocka_unit_test(test_an_engine_that_requires_tls_uses_no_nics),
         cmocka_unit_test(test_endpoints_never_exceed_their_limit),
         cmocka_unit_test(test_memory_that_a_nic_refuses_is_not_offered),
         cmocka_unit_test(test_small_writes_need_no_registration),

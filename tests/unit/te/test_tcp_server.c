@@ -387,6 +387,27 @@ static void a_handshake_that_does_not_end_is_ended(void **state) {
     close(quiet);
 }
 
+/* One that has ended in time may be followed by a silence of any length. */
+static void a_handshake_that_ended_is_not_late(void **state) {
+    struct fixture *f = *state;
+    unsigned char header[TCP_HEADER_BYTES], status;
+    struct mc_stream stream;
+    mc_stream_tls(&stream, dial(f), double_tls.client, "127.0.0.1");
+    assert_ok(mc_stream_tls_handshake(&stream, in_ms(20000)));
+    int half = dial(f);
+    put(half, "\x16\x03\x01\x02\x00\x01", 6);
+    expect_end(half); /* begun later, and late by now */
+    tcp_header_encode(header, &(struct tcp_header){0, at(f, 0), 0x80});
+    memset(header + 17, 0, TCP_HEADER_BYTES - 17);
+    struct iovec out = {header, sizeof(header)}, in = {&status, 1};
+    size_t n = 0;
+    assert_ok(mc_stream_send_all(&stream, &out, 1, in_ms(20000)));
+    assert_ok(mc_stream_recv_some(&stream, &in, 1, in_ms(20000), &n));
+    assert_true(n == 1 && status == 0);
+    stream.ops->close(&stream);
+    close(half);
+}
+
 static void with_handshakes_in_tls(void) {
     struct certificates certificates;
     if (!certificates_make(&certificates)) {
@@ -398,7 +419,8 @@ static void with_handshakes_in_tls(void) {
     setenv("MC_TLS_HANDSHAKE_TIMEOUT_SEC", "1", 1);
     assert_ok(mc_tls_peers_open(MC_TLS_PREFER, &config, &double_tls));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_handshake_that_does_not_end_is_ended, setup, teardown)};
+        cmocka_unit_test_setup_teardown(a_handshake_that_does_not_end_is_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_handshake_that_ended_is_not_late, setup, teardown)};
     if (cmocka_run_group_tests(tests, NULL, NULL) != 0) {
         exit(1);
     }
