@@ -47,7 +47,7 @@ function(mc_link_label_helpers test label)
       target_link_libraries(mooncake_test_sim PUBLIC $<TARGET_OBJECTS:mooncake_sim_resized>)
       # The simulated disk stands below libc: tests/sim/disk.h.
       foreach(call open64 close read write writev pread64 pwrite64 ftruncate64 fallocate64 fsync fdatasync
-              sync_file_range stat64 fstat64 statvfs64 opendir readdir64 closedir mkdir rename unlink flock
+              sync_file_range stat64 fstat64 statvfs64 opendir readdir64 closedir mkdir rmdir rename unlink access flock
               fsetxattr fgetxattr io_uring_queue_init ioctl)
         target_link_options(mooncake_test_sim PUBLIC -Wl,--wrap=${call})
       endforeach()

@@ -62,6 +62,7 @@ void mc_ops_destroy(struct mc_ops *ops) {
     free((char *)ops->tenant.ptr);
     free((char *)ops->host_id.ptr);
     free((char *)ops->fsdir.ptr);
+    mc_buf_free(&ops->tidy.keep);
     free(ops);
 }
 

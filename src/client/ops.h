@@ -67,6 +67,9 @@ struct mc_ops;
 struct mc_ops *mc_ops_create(struct mc_port *port, const struct mc_ops_config *config);
 /* Asks the master whether it wants copies of objects in files, and where; before any put. */
 void mc_ops_find_files(struct mc_ops *ops);
+/* Deletes some of the files that the master wants deleted; true when there may be more. One thread
+ * at a time. */
+bool mc_ops_tidy_files(struct mc_ops *ops);
 void mc_ops_destroy(struct mc_ops *ops); /* no call is running; open views end */
 struct mc_ops_counters *mc_ops_counters(struct mc_ops *ops);
 

@@ -6,7 +6,8 @@
  * The client that puts an object writes its file after the object can be read from memory, and
  * tells the master; a reader turns to the file when nothing else is left. Paths are taken only
  * below the directory that the master named when the store was opened. A file is complete when it
- * is at its place: it is written beside it and renamed.
+ * is at its place: it is written beside it and renamed. Our master names each path once, so that a
+ * late rename replaces nothing (master/files.c).
  */
 #include "client/ops_internal.h"
 
@@ -52,6 +53,21 @@ bool mc_ops_file_allowed(const struct mc_ops *ops, struct mc_str path) {
            memcmp(path.ptr, dir->ptr, dir->len) == 0 && path.ptr[dir->len] == '/' &&
            memchr(path.ptr, '\0', path.len) == NULL &&
            memmem(path.ptr, path.len, "/../", 4) == NULL;
+}
+
+/* Upstream's next part is one letter, ours a number of 16 digits. */
+bool mc_ops_file_own_name(const struct mc_ops *ops, struct mc_str path) {
+    return memchr(path.ptr + ops->fsdir.len + 1, '/', 2) == NULL;
+}
+
+void mc_ops_file_delete(struct mc_ops *ops, struct mc_str path) {
+    char *name = mc_str_dup(path);
+    if (mc_ops_file_allowed(ops, path) && unlink(name) != 0 && errno != ENOENT) {
+        mc_warn_limited("the copy of an object that is gone cannot be deleted: path=%s errno=%d "
+                        "reason=\"%s\"",
+                        name, errno, strerror(errno));
+    }
+    free(name);
 }
 
 /* The directories between the master's and the file. */
@@ -111,7 +127,11 @@ enum mc_status mc_ops_file_write(struct mc_ops *ops, struct mc_str path,
         return MC_INVALID_REPLICA;
     }
     char *name = mc_str_dup(path);
-    mc_buf_printf(&temporary, "%s.tmp.%d.%d", name, (int)getpid(), (int)gettid());
+    if (mc_ops_file_own_name(ops, path)) { /* nobody else writes it */
+        mc_buf_printf(&temporary, "%s.tmp", name);
+    } else {
+        mc_buf_printf(&temporary, "%s.tmp.%d.%d", name, (int)getpid(), (int)gettid());
+    }
     bool good = make_directories(ops, name);
     if (good) {
         step = "open";

@@ -32,6 +32,13 @@ struct mc_ops_sessions {
     size_t count;
 };
 
+/* ops_file_tidy.c: of the one thread that deletes files. */
+struct mc_ops_tidy {
+    uint64_t done;      /* a batch that the master has not been told of; 0 = none */
+    uint64_t sweeping;  /* one that takes many steps; 0 = none */
+    struct mc_buf keep; /* what it leaves */
+};
+
 #define MC_OPS_AVOID_MAX 8
 struct mc_ops_avoided {
     char endpoint[280];
@@ -45,6 +52,7 @@ struct mc_ops {
     struct mc_str tenant;
     struct mc_str host_id;
     struct mc_str fsdir; /* ops_file.c: of files with copies of objects; empty = there are none */
+    struct mc_ops_tidy tidy;
     uint64_t timeout_ns;
     bool checksum;
     uint64_t stripe_bytes;
@@ -158,6 +166,10 @@ MC_MUST_USE enum mc_status mc_ops_file_write(struct mc_ops *ops, struct mc_str p
                                              const struct mc_slice *slices, size_t count,
                                              uint64_t length);
 void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read);
+/* No other put writes to a path like this: our master's names, not upstream's, which are the key's.
+ * The path is allowed. */
+bool mc_ops_file_own_name(const struct mc_ops *ops, struct mc_str path);
+void mc_ops_file_delete(struct mc_ops *ops, struct mc_str path);
 
 /* ops_get_hot.c: a view of the copy of this version; false when there is none. With a cache only.
  */

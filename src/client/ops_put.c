@@ -23,8 +23,6 @@
  */
 #include "client/ops_internal.h"
 
-#include <stdatomic.h>
-
 #include "base/log.h"
 #include "client/checksum.h"
 #include "client/replicate_config.h"
@@ -81,50 +79,6 @@ static void fail(struct put_key *key, enum put_state state, enum mc_status statu
 }
 
 /* ---- what the caller asked for ---- */
-
-void mc_ops_wire_config(struct mc_ops *ops, struct mc_ops_call *call,
-                        const struct mc_replicate_config *config, struct mc_str *groups,
-                        size_t key_count, struct mw_replicate_config *wire) {
-    mc_wire_replicate_config(&call->arena, config, wire);
-    wire->host_id = ops->host_id;
-    if (config != NULL && groups != NULL) {
-        wire->group_ids = (struct mw_opt_strs){true, {groups, key_count}};
-    }
-}
-
-enum mc_status mc_ops_start_puts(struct mc_ops *ops, struct mc_ops_call *call,
-                                 const struct mw_a_batch_put_start *request, bool upsert,
-                                 const struct mc_replicate_config *config, uint64_t *expected,
-                                 uint64_t stripe_over, uint64_t deadline_ns,
-                                 struct mc_vec *answers) {
-    const struct mc_replicate_config nothing = {0};
-    bool ours = mc_replicate_config_is_ours(config);
-    if (!ours && stripe_over == 0) {
-        return mc_ops_rpc_batch(ops, call, upsert ? MC_RPC_BatchUpsertStart : MC_RPC_BatchPutStart,
-                                request, answers, request->keys.count, deadline_ns, MC_OPS_ONCE);
-    }
-    config = config != NULL ? config : &nothing;
-    struct mw_a_start_puts args = {.client = request->client,
-                                   .keys = request->keys,
-                                   .lengths = request->lengths,
-                                   .config = request->config,
-                                   .tenant = request->tenant,
-                                   .upsert = upsert,
-                                   .ttl_ms = config->ttl_ms,
-                                   .condition = (uint8_t)config->condition,
-                                   .stripe_over = stripe_over};
-    if (mc_replicate_config_compares(config)) {
-        args.expected = (struct mc_vec){expected, request->keys.count};
-    }
-    enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_StartPuts, &args, answers,
-                                             request->keys.count, deadline_ns, MC_OPS_ONCE);
-    if (status == MC_NOT_SUPPORTED && !ours) { /* upstream's master: in one piece, then */
-        mc_ops_master_refused(ops, "large objects lie in one piece");
-        return mc_ops_start_puts(ops, call, request, upsert, config, expected, 0, deadline_ns,
-                                 answers);
-    }
-    return status;
-}
 
 /* Some key of the chunk is large enough to be striped. */
 static bool may_stripe(const struct put_chunk *chunk) {
@@ -267,12 +221,14 @@ static enum mc_status accept_replicas(struct put_key *key, const struct mw_e_vec
     return memory > 0 ? MC_OK : MC_INVALID_REPLICA;
 }
 
-/* Copied: the answer's strings do not live as long as the chunk. */
+/* Copied: the answer's strings do not live as long as the chunk. An upsert has a file where no late
+ * writer of the value before can reach it. */
 static void note_file(struct put_chunk *chunk, struct put_key *key) {
     const struct mw_replica *replica = key->replicas.items;
-    for (size_t i = 0; key->has_disk && !chunk->upsert && i < key->replicas.count; i++) {
-        if (replica[i].tag == MW_TAG_DISK &&
-            mc_ops_file_allowed(chunk->ops, replica[i].disk.file_path)) {
+    for (size_t i = 0; key->has_disk && i < key->replicas.count; i++) {
+        struct mc_str path = replica[i].tag == MW_TAG_DISK ? replica[i].disk.file_path : MC_STR("");
+        if (mc_ops_file_allowed(chunk->ops, path) &&
+            (!chunk->upsert || mc_ops_file_own_name(chunk->ops, path))) {
             key->file = mc_arena_str(&chunk->call->arena, replica[i].disk.file_path);
         }
     }
@@ -360,28 +316,6 @@ static size_t count_moves(const struct put_chunk *chunk) {
         }
     }
     return moves;
-}
-
-size_t mc_ops_stripe_writes(const struct mc_vec *replicas, unsigned stripes, const void *from,
-                            uint64_t offset, uint64_t length, struct mc_port_move *moves) {
-    const struct mw_replica *replica = replicas->items;
-    size_t n = 0;
-    for (uint64_t done = 0, step; done < length; done += step) {
-        struct mc_ops_run run = mc_ops_stripe_at(stripes, offset + done);
-        step = mc_min_u64(run.length, length - done);
-        for (size_t r = run.stripe; r < replicas->count; r += stripes) {
-            if (replica[r].tag != MW_TAG_MEMORY || replica[r].status == MC_REPLICA_REMOVED) {
-                continue; /* an older copy's stripe that is not there; the whole on a disk */
-            }
-            moves[n++] = (struct mc_port_move){.op = MC_TRANSFER_WRITE,
-                                               .local = (char *)(uintptr_t)from + done,
-                                               .endpoint = replica[r].memory.endpoint,
-                                               .remote_addr = replica[r].memory.address + run.at,
-                                               .length = step,
-                                               .status = MC_INTERNAL_ERROR};
-        }
-    }
-    return n;
 }
 
 static size_t add_stripes(struct put_key *key, uint32_t index, struct mc_port_move *moves,
@@ -504,7 +438,7 @@ static enum mc_status send_end(struct put_chunk *chunk, struct put_key **keys, s
     for (size_t i = 0; i < n; i++) {
         metas[i] = (struct mw_object_meta){keys[i]->key, keys[i]->checksum};
     }
-    if (chunk->upsert) {
+    if (chunk->upsert && type == MC_REPLICA_ALL) {
         struct mw_a_batch_upsert_end args = {
             .client = chunk->writer, .metas = {metas, n}, .tenant = ops->tenant};
         return mc_ops_rpc_batch(ops, chunk->call, MC_RPC_BatchUpsertEnd, &args, answers, n,
@@ -561,6 +495,23 @@ static void revoke_files(struct put_chunk *chunk, struct put_key **keys, size_t 
     }
 }
 
+/* Written files. One that the master does not want any more, because its object was replaced
+ * meanwhile, is nobody's: the master may have had it deleted before it was there. */
+static void end_files(struct put_chunk *chunk, struct put_key **keys, size_t n,
+                      uint64_t deadline_ns) {
+    struct mc_vec answers;
+    if (send_end(chunk, keys, n, MC_REPLICA_DISK, deadline_ns, &answers) != MC_OK) {
+        mc_warn_limited("the master was not told of files: keys=%zu", n);
+        return;
+    }
+    const struct mw_e_void *answer = answers.items;
+    for (size_t i = 0; i < n; i++) {
+        if (answer[i].error != 0 && mc_ops_file_own_name(chunk->ops, keys[i]->file)) {
+            mc_ops_file_delete(chunk->ops, keys[i]->file);
+        }
+    }
+}
+
 /* The files of keys that can be read by now; what happens to them is no failure of the put. */
 static void write_files(struct put_chunk *chunk, struct put_key **keys, size_t n,
                         uint64_t deadline_ns) {
@@ -577,10 +528,8 @@ static void write_files(struct put_chunk *chunk, struct put_key **keys, size_t n
                                       key->item->slice_count, key->length) == MC_OK;
         *(done ? &written[good++] : &lost[bad++]) = key;
     }
-    struct mc_vec answers;
-    if (good > 0 &&
-        send_end(chunk, written, good, MC_REPLICA_DISK, deadline_ns, &answers) != MC_OK) {
-        mc_warn_limited("the master was not told of files: keys=%zu", good);
+    if (good > 0) {
+        end_files(chunk, written, good, deadline_ns);
     }
     for (size_t i = 0; i < bad; i++) {
         lost[i]->file.len = 0; /* as one that is not written */
@@ -701,11 +650,6 @@ static void count_results(struct put_chunk *chunk) {
 }
 
 /* ---- rounds ---- */
-
-struct mc_uuid mc_ops_fresh_writer(struct mc_ops *ops) {
-    uint64_t n = atomic_fetch_add_explicit(&ops->put_counter, 1, memory_order_relaxed) + 1;
-    return (struct mc_uuid){ops->client.hi, ops->client.lo + n};
-}
 
 static void put_round(struct put_chunk *chunk) {
     chunk->writer = mc_ops_fresh_writer(chunk->ops);

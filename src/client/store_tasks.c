@@ -2,7 +2,8 @@
  * The worker of a store: once a second, and sooner while there is something to do, it asks the
  * master for tasks and carries them out (client/ops_replicate.c), on a thread of its own, because
  * they take as long as their bytes do and pings must not wait. A store that lends nothing is not
- * asked to do anything, and does not ask.
+ * asked to do anything, and does not ask. Where the clients share a file system it also deletes
+ * files of objects that are gone.
  */
 #include "client/store_private.h"
 
@@ -51,6 +52,7 @@ static void *worker_main(void *arg) {
                 BUSY_ROUNDS; /* a master that does not answer is the heartbeat's to complain of */
             continue;
         }
+        done += mc_ops_tidy_files(store->ops);
         idle = done > 0 ? 0 : mc_min_u64(idle + 1, BUSY_ROUNDS);
     }
     return NULL;

@@ -31,13 +31,21 @@ static uint64_t std_hash(struct mc_str key) {
     return mix(mix(hash) * HASH_MULTIPLY);
 }
 
-void mc_key_path(struct mc_str directory, struct mc_str key, struct mc_buf *out) {
+void mc_path_name(struct mc_str text, size_t most, struct mc_buf *out) {
     static const char odd[] = "/\\:*?\"<>|"; /* and NUL, which ends the literal */
-    uint64_t hash = std_hash(key);
-    mc_buf_append(out, directory.ptr, directory.len);
-    mc_buf_printf(out, "/%c/%c/", (char)('a' + (hash & 15)), (char)('a' + (hash >> 4 & 15)));
-    for (size_t i = 0; i < key.len; i++) {
-        mc_buf_putc(out, memchr(odd, key.ptr[i], sizeof(odd)) != NULL ? '_' : key.ptr[i]);
+    for (size_t i = 0; i < text.len && i < most; i++) {
+        mc_buf_putc(out, memchr(odd, text.ptr[i], sizeof(odd)) != NULL ? '_' : text.ptr[i]);
     }
     (void)mc_buf_cstr(out); /* callers use out->data */
+}
+
+void mc_key_directory(struct mc_str key, struct mc_buf *out) {
+    uint64_t hash = std_hash(key);
+    mc_buf_printf(out, "/%c/%c/", (char)('a' + (hash & 15)), (char)('a' + (hash >> 4 & 15)));
+}
+
+void mc_key_path(struct mc_str directory, struct mc_str key, struct mc_buf *out) {
+    mc_buf_append(out, directory.ptr, directory.len);
+    mc_key_directory(key, out);
+    mc_path_name(key, SIZE_MAX, out);
 }

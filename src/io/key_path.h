@@ -11,5 +11,8 @@
 
 /* Appended, with a NUL behind it. */
 void mc_key_path(struct mc_str directory, struct mc_str key, struct mc_buf *out);
+/* Its parts: "/<c1>/<c2>/", and a text (its first `most` bytes) as the name of a file. */
+void mc_key_directory(struct mc_str key, struct mc_buf *out);
+void mc_path_name(struct mc_str text, size_t most, struct mc_buf *out);
 
 #endif

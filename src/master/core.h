@@ -41,10 +41,10 @@
 struct mc_replica {
     uint64_t id;
     struct mc_segment *segment;
-    uint64_t offset;
+    uint64_t offset; /* of DISK: the file's number */
     uint32_t handle; /* of the segment's allocator */
-    uint8_t type;   /* enum mc_replica_type: MEMORY; DISK and LOCAL_DISK have no offset or handle */
-    uint8_t status; /* enum mc_replica_status */
+    uint8_t type;    /* enum mc_replica_type: MEMORY; DISK and LOCAL_DISK have no place there */
+    uint8_t status;  /* enum mc_replica_status */
     /* stripes 0: it holds the whole object; else it is stripe number `stripe` of so many. */
     uint8_t stripe, stripes;
 };
@@ -94,6 +94,7 @@ struct mc_object_ext {
     uint64_t offload_mark;              /* disks.c: tells this offload from others of the key */
     struct mc_uuid promotion_client;    /* promote.c: who is to do it; */
     uint64_t promotion_mark;            /* which one it is; */
+    uint64_t file_number;               /* of the file that `file` of the object is about */
     uint32_t heap_index;                /* in the shard's heap of deadlines, if in_heap */
     bool in_heap;
     uint8_t promotion;   /* waiting, or given to the client */
@@ -250,6 +251,7 @@ struct mc_master_counters {
         promotions_cancelled, promotions_rare, promotions_no_room, promotions_no_place,
         promotions_in_flight, promoted_bytes;
     struct mc_metric memory_evictions;                     /* of objects that stay on disk */
+    struct mc_metric dead_files, dead_files_left;          /* files.c */
     struct mc_metric hot_objects, hot_copies, cold_copies; /* heat.c */
     struct mc_histogram value_size;
 };
@@ -311,7 +313,7 @@ struct mc_master {
     struct mc_disks *disks;
     struct mc_changes *changes;
     struct mc_promotions *promotions;
-    struct mc_segment *files;   /* of DISK replicas; NULL without root_fs_dir */
+    struct mc_files *files;     /* files.h; NULL without root_fs_dir */
     struct mc_tenants *tenants; /* NULL without enable_multi_tenants */
     struct mc_heat *heat;       /* NULL with dynamic_replication off */
     uint64_t next_ssd_look_ms;  /* tick only */
@@ -550,20 +552,6 @@ void mc_changes_disk_away(struct mc_call *call);
  * have the key. */
 bool mc_may_return(struct mc_master *m, const struct mc_key *key, uint64_t version,
                    uint64_t current);
-
-/* ---- files.c: all but forget need the shard's lock ---- */
-
-void mc_file_describe(struct mc_call *call, const struct mc_object *o, uint64_t id, int32_t status,
-                      struct mw_replica *out);
-/* The object was just made: adds a file to what its writer is to write, where there are files. */
-void mc_file_want(struct mc_call *call, struct mc_object *o, struct mc_vec *replicas);
-/* The object has become readable: so does a file that is there already. */
-void mc_file_settle(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
-/* PutEnd and PutRevoke of the kind DISK, by the object's writer. */
-enum mc_status mc_file_end(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
-enum mc_status mc_file_revoke(struct mc_object *o);
-/* A client has deleted the file. */
-enum mc_status mc_file_forget(struct mc_call *call, const struct mc_key *key);
 
 /* ---- lease.c: all need the shard's lock ---- */
 

@@ -35,6 +35,7 @@
  * The queues' lock is a leaf; queue items are copies of keys, looked up again when they are taken.
  */
 #include "master/disks.h"
+#include "master/files.h"
 #include "master/promote.h"
 
 #include "base/log.h"
@@ -663,7 +664,7 @@ uint64_t mc_disk_answered(struct mc_call *call, struct mc_uuid client, const str
 }
 
 void mc_disks_usage(struct mc_master *m, uint64_t *used, uint64_t *capacity) {
-    *used = m->files ? atomic_load_explicit(&m->files->disk_bytes, memory_order_relaxed) : 0;
+    *used = mc_files_bytes(m->files);
     *capacity = m->files ? m->config.root_fs_bytes : 0;
     mc_lock_acquire(&m->disks->lock);
     for (const struct disk *d = m->disks->all; d; d = d->next) {

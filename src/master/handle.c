@@ -78,6 +78,7 @@ const struct mc_rpc_method mc_rpc_methods[MC_MASTER_RPC_COUNT] = {
     SINGLE(TakeOffloads, NULL),
     SINGLE(SyncDisk, NULL),
     SINGLE(OnDisk, NULL),
+    SINGLE(TakeDeadFiles, NULL),
     BATCH(GetObjects, NULL),
 };
 

@@ -3,6 +3,7 @@
  */
 #include "master/core.h"
 #include "master/disks.h"
+#include "master/files.h"
 #include "master/promote.h"
 #include "master/tenants.h"
 
@@ -127,9 +128,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->promotions = mc_promotions_create();
     m->traffic = mc_traffic_create(config->eviction_policy);
     m->heat = mc_heat_create(config);
-    if (m->config.root_fs_dir[0] != '\0') {
-        m->files = mc_segment_disk_make(m, (struct mc_uuid){0}, MC_STR(""));
-    }
+    m->files = mc_files_create(m);
     mc_page_pool_init(&m->pages);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_init(&m->shards[i], &m->pages);
@@ -150,6 +149,7 @@ void mc_master_destroy(struct mc_master *m) {
     mc_master_metrics_unregister(m);
     m->config.on_object_event = NULL;
     mc_changes_end(m->changes);
+    mc_files_end(m->files);
     for (unsigned i = 0; i < MC_SHARDS; i++) {
         mc_shard_each(&m->shards[i], forget, m);
         free(m->shards[i].slots);
@@ -161,9 +161,7 @@ void mc_master_destroy(struct mc_master *m) {
     mc_discard_destroy(m);
     mc_disks_destroy(m);
     mc_changes_destroy(m->changes);
-    if (m->files) {
-        mc_segment_disk_free(m->files);
-    }
+    mc_files_destroy(m->files);
     mc_promotions_destroy(m->promotions);
     mc_segment_table_destroy(m);
     mc_clients_destroy(m);

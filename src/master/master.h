@@ -108,6 +108,7 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
         MC_BREAK_DRAIN_MEMORY,  /* a drain does not look at SSDs */
         MC_BREAK_STRIPE_ORDER,  /* stripes are told in the order in which they came */
         MC_BREAK_STRIPES_MEET,  /* copies of one stripe may share a node */
+        MC_BREAK_FILE_NAMES,    /* a key's file has the same name each time */
         MC_BREAK_COLD_FREES,    /* a hot object's copy is free at once, leased or not */
     } break_mode;
     /* called (without locks held) for each segment of a client that expired: the program deletes

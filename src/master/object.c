@@ -8,6 +8,7 @@
  */
 #include "master/core.h"
 #include "master/disks.h"
+#include "master/files.h"
 #include "master/promote.h"
 #include "master/tenants.h"
 
@@ -198,6 +199,7 @@ void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struc
     } else {
         o->replica_count = 0;
     }
+    mc_file_ends(m, o, &gone);
     mc_object_announce(m, o);
     mc_tenant_refund(m, mc_object_tenant(o), gone.type == MC_REPLICA_MEMORY ? bytes : 0);
     if (free_at_ms) {
@@ -360,6 +362,7 @@ static void object_forget(struct mc_master *m, struct mc_shard *shard, struct mc
         mc_tenant_refund(m, mc_object_tenant(o), mc_object_charge(o));
     }
     mc_object_unlist(shard, o);
+    mc_file_unwanted(m, o);
     if (o->ext) {
         mc_replication_drop(m, o);
         mc_promote_withdraw(m, o);
@@ -377,6 +380,7 @@ void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_obje
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
         mc_disk_replica_ends(m, o, r);
+        mc_file_ends(m, o, r);
         mc_extent_free(m, r, mc_replica_bytes(r, o->size));
     }
     object_forget(m, shard, o);
@@ -390,6 +394,7 @@ void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_o
         uint64_t free_at =
             r->status == MC_REPLICA_COMPLETE ? readers_until : mc_object_written_until(m, o, r);
         mc_disk_replica_ends(m, o, r);
+        mc_file_ends(m, o, r);
         if (free_at > call->now_ms) {
             mc_discard_later(m, r, mc_replica_bytes(r, o->size), free_at);
         } else {
@@ -405,7 +410,7 @@ void mc_describe(struct mc_call *call, const struct mc_object *o, const struct m
                  struct mw_replica *out) {
     const struct mc_segment *s = r->segment;
     if (r->type == MC_REPLICA_DISK) {
-        mc_file_describe(call, o, r->id, r->status, out);
+        mc_file_describe(call, o, r, out);
         return;
     }
     unsigned slot = s->serial % MC_CALL_SEGMENT_CACHE;

@@ -15,6 +15,7 @@
  */
 #include "master/core.h"
 #include "master/disks.h"
+#include "master/files.h"
 #include "master/tenants.h"
 
 #define EXPIRE_SHARDS_PER_TICK 64u
@@ -155,7 +156,7 @@ static enum mc_status put_start_locked(struct mc_call *call, struct mc_shard *sh
     }
     MC_TRY(allocate_and_create_locked(call, shard, key, put, &o));
     describe_all(call, o, replicas);
-    mc_file_want(call, o, replicas);
+    mc_file_want(call, shard, o, replicas);
     return MC_OK;
 }
 
@@ -337,6 +338,7 @@ enum mc_status mc_put_revoke(struct mc_call *call, const struct mc_key *key, str
 static void upsert_in_place(struct mc_call *call, struct mc_shard *shard, struct mc_object *o,
                             const struct mc_put *put) {
     mc_offload_cancel(o);
+    mc_file_unwanted(call->m, o); /* whoever still writes it writes what the object was */
     for (unsigned i = 0; i < o->replica_count; i++) {
         mc_object_replica(o, i)->status = MC_REPLICA_PROCESSING;
     }
@@ -376,6 +378,7 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
     if (!o) {
         MC_TRY(allocate_and_create_locked(call, shard, key, put, &o));
         describe_all(call, o, replicas);
+        mc_file_want(call, shard, o, replicas);
         return MC_OK;
     }
     bool writing = o->list == MC_LIST_PROCESSING;
@@ -401,6 +404,7 @@ static enum mc_status upsert_start_locked(struct mc_call *call, struct mc_shard 
         mc_changed(call->m, key->hash);
     }
     describe_all(call, o, replicas);
+    mc_file_want(call, shard, o, replicas);
     return MC_OK;
 }
 

@@ -4,6 +4,7 @@
  * pretends.
  */
 #include "master/disks.h"
+#include "master/files.h"
 #include "master/promote.h"
 #include "master/rpc_methods.h"
 

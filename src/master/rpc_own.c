@@ -3,6 +3,7 @@
  * structs to the core and back.
  */
 #include "master/disks.h"
+#include "master/files.h"
 #include "master/rpc_methods.h"
 
 void mc_rpc_ListKeys(struct mc_call *call, const void *args, void *ret) {
@@ -21,6 +22,12 @@ void mc_rpc_TakeOffloads(struct mc_call *call, const void *args, void *ret) {
 void mc_rpc_SyncDisk(struct mc_call *call, const void *args, void *ret) {
     struct mw_e_disk_orders *r = ret;
     r->error = mc_disk_sync(call, args, &r->value);
+}
+
+void mc_rpc_TakeDeadFiles(struct mc_call *call, const void *args, void *ret) {
+    const struct mw_a_dead_files *a = args;
+    struct mw_e_dead_files *r = ret;
+    mc_files_take(call, a->done, &r->value);
 }
 
 void mc_rpc_OnDisk(struct mc_call *call, const void *args, void *ret) {

@@ -313,6 +313,11 @@ MC_EXPECTED(e_disk_orders, mw_e_disk_orders, t_disk_orders);
 MC_STRUCT(a_on_disk, mw_a_on_disk, A(on_disk, client, mc_t_uuid), A(on_disk, endpoint, mc_t_str),
           A(on_disk, found, mc_t_bool), A(on_disk, items, t_disk_items));
 MC_EXPECTED(e_voids, mw_e_vec, t_e_voids);
+MC_STRUCT(a_dead_files, mw_a_dead_files, A(dead_files, client, mc_t_uuid),
+          A(dead_files, done, mc_t_u64));
+MC_STRUCT(t_dead_files, mw_dead_files, F(mw_dead_files, batch, mc_t_u64),
+          F(mw_dead_files, keep, mc_t_str), F(mw_dead_files, paths, t_strs));
+MC_EXPECTED(e_dead_files, mw_e_dead_files, t_dead_files);
 MC_STRUCT(t_object_info, mw_object_info, F(mw_object_info, size, mc_t_u64),
           F(mw_object_info, version, mc_t_u64), F(mw_object_info, checksum, t_opt_u64),
           F(mw_object_info, has_life, mc_t_bool), F(mw_object_info, life_left_ms, mc_t_u64),
@@ -405,6 +410,7 @@ static struct mc_rpc_desc rpcs[MC_MASTER_RPC_COUNT] = {
     SAME(TakeOffloads, &a_client_flag, &e_disk_items),
     SAME(SyncDisk, &a_sync_disk, &e_disk_orders),
     SAME(OnDisk, &a_on_disk, &e_voids),
+    SAME(TakeDeadFiles, &a_dead_files, &e_dead_files),
     SAME(GetObjects, &a_keys, &t_e_objects),
 };
 

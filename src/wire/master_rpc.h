@@ -475,6 +475,18 @@ struct mw_a_on_disk {
     bool found; /* when the disk was mounted; else these are answers to tasks */
     struct mc_vec items /* mw_disk_item */;
 };
+struct mw_a_dead_files {
+    struct mc_uuid client;
+    uint64_t done; /* the `batch` of the last answer, whose files are deleted; 0 = none */
+};
+struct mw_dead_files {
+    uint64_t batch; /* 0 = nothing is to be deleted */
+    /* This master's directory of files. A batch without paths: directories beside it that are named
+     * alike, by 16 hexadecimal digits, are those of masters that were, and go. */
+    struct mc_str keep;
+    struct mc_vec paths /* mc_str */;
+};
+MW_EXPECTED(mw_e_dead_files, struct mw_dead_files);
 struct mw_object { /* a replica list, and what upstream's has not */
     struct mw_replica_list list;
     uint64_t size, version;
@@ -493,6 +505,7 @@ MW_EXPECTED(mw_e_object, struct mw_object);
     X(TakeOffloads, struct mw_a_client_flag, struct mw_e_vec /* mw_disk_item */)                   \
     X(SyncDisk, struct mw_a_sync_disk, struct mw_e_disk_orders)                                    \
     X(OnDisk, struct mw_a_on_disk, struct mw_e_vec /* mw_e_void: whether it may stay */)           \
+    X(TakeDeadFiles, struct mw_a_dead_files, struct mw_e_dead_files)                               \
     X(GetObjects, struct mw_a_keys, struct mc_vec /* mw_e_object */)
 
 /* X(Name, argument struct, answer struct). A lone UUID, vector or string parameter has that type

@@ -284,6 +284,11 @@ void sim_disk_set_faults(struct sim_disk *disk, struct sim_disk_faults faults) {
     disk->faults = faults;
 }
 
+void sim_disk_set_pause(struct sim_disk *disk, bool (*pause)(void *ctx), void *ctx) {
+    disk->pause = pause;
+    disk->pause_ctx = ctx;
+}
+
 void sim_disk_keep_meta(struct sim_disk *disk) {
     disk->keeps_meta = true;
 }

@@ -39,6 +39,9 @@ struct sim_disk *sim_disk_make(const char *root, struct mc_rng *rng, uint64_t ca
 void sim_disk_free(struct sim_disk *disk); /* nothing of it is open */
 
 void sim_disk_set_faults(struct sim_disk *disk, struct sim_disk_faults faults);
+/* Before a name is looked up, changed or deleted the caller waits in `pause`, while others go on;
+ * false: it is dead. For a file system that many use. */
+void sim_disk_set_pause(struct sim_disk *disk, bool (*pause)(void *ctx), void *ctx);
 /* While quiet, operations do not fail, take no time and do not count. */
 void sim_disk_quiet(struct sim_disk *disk, bool quiet);
 /* The power goes in the `operations`-th operation from now on; 0 = it stays. From then on all fail

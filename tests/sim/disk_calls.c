@@ -57,6 +57,13 @@ static int failed(int error) {
     return -1;
 }
 
+/* An operation on names begins; false: there is no power, or nobody any more. */
+static bool begin(struct sim_disk *disk) {
+    bool lives = disk->pause == NULL || disk->pause(disk->pause_ctx);
+    (void)sim_disk_step(disk, 0);
+    return lives && !disk->cut;
+}
+
 /* The open file behind a descriptor; NULL with errno set. */
 static struct sim_open *open_of(int fd, struct sim_disk **disk) {
     int index = fd - FD_BASE;
@@ -104,12 +111,11 @@ int __wrap_open64(const char *path, int flags, ...) {
         return __real_open64(path, flags, mode);
     }
     struct sim_disk *disk = disk_of(path);
-    (void)sim_disk_step(disk, 0);
-    size_t i = sim_disk_find(disk, path);
-    bool there = i < disk->name_count;
-    if (disk->cut) {
+    if (!begin(disk)) {
         return failed(EIO);
     }
+    size_t i = sim_disk_find(disk, path);
+    bool there = i < disk->name_count;
     if (!there && ((flags & O_CREAT) == 0 || !parent_is_there(disk, path))) {
         return failed(ENOENT);
     }
@@ -155,12 +161,46 @@ int __wrap_unlink(const char *path) {
         return __real_unlink(path);
     }
     struct sim_disk *disk = disk_of(path);
-    (void)sim_disk_step(disk, 0);
-    if (disk->cut) {
+    if (!begin(disk)) {
+        return failed(EIO);
+    }
+    size_t i = sim_disk_find(disk, path);
+    if (i == disk->name_count) {
+        return failed(ENOENT);
+    }
+    if (disk->names[i].file->directory) {
+        return failed(EISDIR);
+    }
+    sim_disk_unlink(disk, path);
+    return 0;
+}
+
+static bool is_empty(const struct sim_disk *disk, const char *path) {
+    size_t len = strlen(path);
+    for (size_t i = 0; i < disk->name_count; i++) {
+        const char *name = disk->names[i].path;
+        if (strncmp(name, path, len) == 0 && name[len] == '/') {
+            return false;
+        }
+    }
+    return true;
+}
+
+int __real_rmdir(const char *path);
+int __wrap_rmdir(const char *path);
+int __wrap_rmdir(const char *path) {
+    if (!ours(path)) {
+        return __real_rmdir(path);
+    }
+    struct sim_disk *disk = disk_of(path);
+    if (!begin(disk)) {
         return failed(EIO);
     }
     if (sim_disk_find(disk, path) == disk->name_count) {
         return failed(ENOENT);
+    }
+    if (!is_empty(disk, path)) {
+        return failed(ENOTEMPTY);
     }
     sim_disk_unlink(disk, path);
     return 0;
@@ -173,8 +213,7 @@ int __wrap_rename(const char *from, const char *to) {
         return __real_rename(from, to);
     }
     struct sim_disk *disk = disk_of(from);
-    (void)sim_disk_step(disk, 0);
-    if (disk->cut || sim_disk_fails(disk, disk->faults.write)) {
+    if (!begin(disk) || sim_disk_fails(disk, disk->faults.write)) {
         return failed(EIO);
     }
     if (sim_disk_find(disk, from) == disk->name_count || !parent_is_there(disk, to)) {
@@ -197,8 +236,7 @@ int __wrap_mkdir(const char *path, mode_t mode) {
         return __real_mkdir(path, mode);
     }
     struct sim_disk *disk = disk_of(path);
-    (void)sim_disk_step(disk, 0);
-    if (disk->cut) {
+    if (!begin(disk)) {
         return failed(EIO);
     }
     if (sim_disk_find(disk, path) < disk->name_count) {
@@ -239,6 +277,13 @@ int __wrap_stat64(const char *path, struct stat *info) {
     }
     describe(disk->names[i].file, info);
     return 0;
+}
+
+int __real_access(const char *path, int mode);
+int __wrap_access(const char *path, int mode);
+int __wrap_access(const char *path, int mode) {
+    struct stat info;
+    return ours(path) ? __wrap_stat64(path, &info) : __real_access(path, mode);
 }
 
 int __real_fstat64(int fd, struct stat *info);

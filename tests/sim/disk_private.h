@@ -39,6 +39,8 @@ struct sim_disk {
     uint64_t capacity, seen, busy_ns, step;
     void (*on_cut)(void *ctx);
     void *ctx;
+    bool (*pause)(void *ctx);
+    void *pause_ctx;
     struct sim_disk_faults faults;
     struct sim_disk_counts counts;
     unsigned cut_after, number;

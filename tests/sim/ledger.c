@@ -191,6 +191,9 @@ static void started(struct sim *sim, struct mc_str name, struct mc_uuid writer, 
     sim->writer_of[key] = writer;
     sim->copy_of[key] = 0;
     for (size_t i = 0; i < answer->value.count; i++) {
+        if (replica[i].tag != MW_TAG_MEMORY) {
+            continue; /* a file */
+        }
         struct sim_extent e = {.address = replica[i].memory.address,
                                .size = replica[i].memory.size,
                                .replica = replica[i].id,
@@ -288,7 +291,8 @@ static void copy_revoked(struct sim *sim, const struct mw_a_client_key *args, in
     sim->result->coverage.replications_revoked += error == 0;
 }
 
-static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t error) {
+static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t type,
+                  int32_t error) {
     unsigned key = key_of(sim, name);
     if (error != 0) {
         return;
@@ -296,7 +300,7 @@ static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, in
     if (key != SIM_NO_KEY && !mc_uuid_eq(sim->writer_of[key], writer)) {
         breach(sim, "a put of %s was ended by a writer whose put it is not", name_of(key));
     }
-    for (size_t i = 0; i < sim->extent_count; i++) {
+    for (size_t i = 0; i < sim->extent_count && type != MC_REPLICA_DISK; i++) {
         struct sim_extent *e = &sim->extents[i];
         if (e->key == key && mc_uuid_eq(e->writer, writer) && !copied(e)) {
             e->complete = true;
@@ -305,9 +309,10 @@ static void ended(struct sim *sim, struct mc_str name, struct mc_uuid writer, in
     }
 }
 
-static void revoked(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t error) {
+static void revoked(struct sim *sim, struct mc_str name, struct mc_uuid writer, int32_t type,
+                    int32_t error) {
     unsigned key = key_of(sim, name);
-    for (size_t i = 0; error == 0 && i < sim->extent_count;) {
+    for (size_t i = 0; error == 0 && type != MC_REPLICA_DISK && i < sim->extent_count;) {
         const struct sim_extent *e = &sim->extents[i];
         if (e->key == key && mc_uuid_eq(e->writer, writer) && !e->complete && !copied(e)) {
             drop(sim, i);
@@ -378,20 +383,20 @@ static void spy_starts(struct sim *sim, const struct mw_a_batch_put_start *args,
 }
 
 static void spy_ends(struct sim *sim, struct mc_uuid writer, const struct mc_vec *metas,
-                     const struct mc_vec *ret) {
+                     int32_t type, const struct mc_vec *ret) {
     const struct mw_object_meta *meta = metas->items;
     const struct mw_e_void *answers = ret->items;
     for (size_t i = 0; i < ret->count; i++) {
-        ended(sim, meta[i].key, writer, answers[i].error);
+        ended(sim, meta[i].key, writer, type, answers[i].error);
     }
 }
 
 static void spy_revokes(struct sim *sim, struct mc_uuid writer, const struct mc_vec *names,
-                        const struct mc_vec *ret) {
+                        int32_t type, const struct mc_vec *ret) {
     const struct mc_str *keys = names->items;
     const struct mw_e_void *answers = ret->items;
     for (size_t i = 0; i < ret->count; i++) {
-        revoked(sim, keys[i], writer, answers[i].error);
+        revoked(sim, keys[i], writer, type, answers[i].error);
     }
 }
 
@@ -510,11 +515,12 @@ static void spy_single(struct sim *sim, enum mc_master_rpc rpc, const void *args
         break;
     case MC_RPC_PutEnd:
     case MC_RPC_UpsertEnd:
-        ended(sim, end->meta.key, end->client, ((const struct mw_e_void *)ret)->error);
+        ended(sim, end->meta.key, end->client, end->type, ((const struct mw_e_void *)ret)->error);
         break;
     case MC_RPC_PutRevoke:
     case MC_RPC_UpsertRevoke:
-        revoked(sim, revoke->key, revoke->client, ((const struct mw_e_void *)ret)->error);
+        revoked(sim, revoke->key, revoke->client, revoke->type,
+                ((const struct mw_e_void *)ret)->error);
         break;
     case MC_RPC_GetReplicaList:
         listed(sim, ((const struct mw_a_key *)args)->key, ret);
@@ -560,19 +566,19 @@ static void spy(struct sim *sim, enum mc_master_rpc rpc, const void *args, const
         break;
     }
     case MC_RPC_BatchPutEnd:
-        spy_ends(sim, ends->client, &ends->metas, ret);
+        spy_ends(sim, ends->client, &ends->metas, ends->type, ret);
         break;
     case MC_RPC_BatchUpsertEnd: {
         const struct mw_a_batch_upsert_end *upserts = args;
-        spy_ends(sim, upserts->client, &upserts->metas, ret);
+        spy_ends(sim, upserts->client, &upserts->metas, MC_REPLICA_ALL, ret);
         break;
     }
     case MC_RPC_BatchPutRevoke:
-        spy_revokes(sim, revokes->client, &revokes->keys, ret);
+        spy_revokes(sim, revokes->client, &revokes->keys, revokes->type, ret);
         break;
     case MC_RPC_BatchUpsertRevoke: {
         const struct mw_a_batch_upsert_revoke *upserts = args;
-        spy_revokes(sim, upserts->client, &upserts->keys, ret);
+        spy_revokes(sim, upserts->client, &upserts->keys, MC_REPLICA_ALL, ret);
         break;
     }
     case MC_RPC_BatchRemove:

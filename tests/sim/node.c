@@ -65,12 +65,17 @@ static bool worker_stops(void *ctx) {
 
 static void worker_main(void *arg) {
     struct sim_node *node = arg;
+    struct sim *sim = node->worker.sim;
+    mc_ops_find_files(node->worker.ops);
     while (!worker_stops(node)) {
-        sim_sleep(&node->worker, node->worker.sim->profile.ping_ns);
+        sim_sleep(&node->worker, sim->profile.ping_ns);
+        if (!worker_stops(node)) {
+            sim->result->coverage.files_deleted += mc_ops_tidy_files(node->worker.ops);
+        }
         if (!worker_stops(node)) {
             size_t done;
             enum mc_status status = mc_ops_run_tasks(node->worker.ops, worker_stops, node, &done);
-            sim_note(node->worker.sim, (uint64_t)(unsigned)status);
+            sim_note(sim, (uint64_t)(unsigned)status);
         }
     }
     sim_process_end(&node->worker);

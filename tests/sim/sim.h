@@ -86,6 +86,7 @@ struct sim_options {
     X(mortal_puts) X(conditional_puts) X(conditional_puts_ok) X(conditional_puts_refused) \
     X(listings) X(keys_listed) X(put_sessions) X(put_sessions_ok) X(get_sessions) X(get_sessions_ok) \
     X(clock_jumps) X(puts_over_quota) X(quota_checks) \
+    X(file_reads) X(file_writes) X(files_deleted) \
     X(striped_puts) X(striped_copies) X(stripes_moved) X(striped_lists) X(stripes_missing) \
     X(hot_hits) X(hot_fills) X(hot_evictions) X(guest_puts_ok) X(guest_gets_ok) \
     X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
@@ -142,6 +143,7 @@ struct sim_profile {
     unsigned loss, doubling, slow, very_slow, ack_loss;
     unsigned crash_client, crash_node, crash_master, cut, leave; /* shares of one fault event */
     uint64_t fault_period_ns;
+    bool files;               /* clients share a file system */
     bool ssd;                 /* nodes have one */
     bool offload_on_evict;    /* else at the end of a put */
     double offload_watermark; /* 0 = none: early offload */
@@ -291,6 +293,8 @@ struct sim {
 
     struct mc_master *master; /* NULL = down */
     struct mc_arena master_arena, spy_arena;
+    struct sim_process *running; /* whose fiber it is; NULL = nobody's */
+    struct sim_disk *shared;     /* that all clients reach; or NULL */
     uint64_t peer_words[MC_RPC_PEER_WORDS];
     bool calm;                 /* no faults any more */
     bool auditing;             /* the clients are through */
@@ -381,6 +385,12 @@ void sim_ssd_before(struct sim *sim, uint32_t function_id);
 void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *process);
 
 /* hot.c */
+/* shared.c */
+#define SIM_SHARED SIM_DISK_ROOT "shared"
+void sim_shared_make(struct sim *sim); /* if the profile wants one */
+void sim_shared_faults(struct sim *sim, unsigned of_10000);
+void sim_shared_free(struct sim *sim);
+
 void sim_hot_make(struct sim_process *process); /* if the profile wants one, and it is a client */
 void sim_hot_free(struct sim_process *process);
 

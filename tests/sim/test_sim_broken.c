@@ -46,6 +46,7 @@ static const struct {
     {"drain-memory", MC_BREAK_DRAIN_MEMORY, SIM_BREAK_NONE, true, false},
     {"stripe-order", MC_BREAK_STRIPE_ORDER, SIM_BREAK_NONE, false, true},
     {"stripes-meet", MC_BREAK_STRIPES_MEET, SIM_BREAK_NONE, false, false},
+    {"file-names", MC_BREAK_FILE_NAMES, SIM_BREAK_NONE, false, true},
     {"cold-frees", MC_BREAK_COLD_FREES, SIM_BREAK_NONE, false, false},
     {"no-sums", MC_BREAK_NONE, SIM_BREAK_NO_SUMS, false, true},
     {"keep-meta", MC_BREAK_NONE, SIM_BREAK_KEEP_META, true, true},

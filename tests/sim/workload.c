@@ -8,6 +8,7 @@
 #include "sim/sim.h"
 
 #define CLEANUP_NS (3 * MC_SEC) /* OPS_CLEANUP_MS for the end and for the revocation, and some */
+#define SHARED_NS  (10 * MC_SEC) /* a file system that waits has no deadline */
 #define VIEW_STEPS 6
 #define SESSION_NS (400 * MC_MS)
 
@@ -111,6 +112,7 @@ static void ended(struct sim_client *client, const char *what, enum mc_status st
                  what);
     }
     uint64_t limit = chunks * (sim->profile.timeout_ms * MC_MS + CLEANUP_NS);
+    limit += sim->profile.files ? chunks * SHARED_NS : 0;
     if (sim->now_ns - began_ns > limit && sim->options.client_break == SIM_BREAK_NONE) {
         sim_fail(sim, "%s: %s took %.3f s", process->name, what,
                  (double)(sim->now_ns - began_ns) / 1e9);
@@ -633,6 +635,7 @@ static void client_main(void *arg) {
     struct sim_process *process = &client->process;
     struct sim *sim = process->sim;
     sim_sleep(process, sim_between(sim, 5 * MC_MS, 100 * MC_MS)); /* the nodes come first */
+    mc_ops_find_files(process->ops);
     while (!process->dead && client->operations_left > 0) {
         client->operations_left--;
         operate(client);

@@ -166,7 +166,18 @@ void sim_process_start(struct sim_process *process, void (*main)(void *arg), voi
                                    .round_bytes = sim->profile.round_bytes};
     process->ops = mc_ops_create(&process->port, &config);
     sim_trace(sim, "%s starts", process->name);
+    struct sim_process *before = sim->running;
+    sim->running = process;
     sim_fiber_start(&process->fiber, main, arg);
+    sim->running = before;
+}
+
+static void resume(struct sim_process *process) {
+    struct sim *sim = process->sim;
+    struct sim_process *before = sim->running;
+    sim->running = process;
+    sim_fiber_resume(&process->fiber);
+    sim->running = before;
 }
 
 void sim_process_end(struct sim_process *process) {
@@ -193,7 +204,7 @@ void sim_process_crash(struct sim_process *process) {
     }
     process->dead = true;
     process->wait_serial++; /* what it waited for shall not wake its successor */
-    sim_fiber_resume(&process->fiber);
+    resume(process);
     MC_ASSERT(process->fiber.stack == NULL);
 }
 
@@ -206,7 +217,7 @@ static void wake_event(struct sim *sim, void *arg, uint64_t word) {
 void sim_wake(struct sim *sim, struct sim_process *process, uint64_t serial) {
     if (process->fiber.stack != NULL && process->wait_serial == serial) {
         process->wait_serial++;
-        sim_fiber_resume(&process->fiber);
+        resume(process);
     }
 }
 
@@ -260,6 +271,8 @@ static void master_start(struct sim *sim) {
     config.offload_notes_path = sim->notes;
     config.offload_adopt_unproven = sim->options.client_break == SIM_BREAK_LOSE_NOTES;
     config.promotion_on_hit = profile->promote;
+    config.root_fs_dir = profile->files ? SIM_SHARED : "";
+    config.cluster_id = "c";
     config.promotion_admission_threshold = 2;
     config.enable_multi_tenants = profile->quota > 0;
     config.tenant_quota_policy = sim->quotas;
@@ -520,6 +533,7 @@ static void choose_profile(struct sim *sim) {
                          : 0;
     p->hot_bytes = sim_odds(sim, 30) ? one_of(sim, 2000, 6000, 1u << 20) : 0;
     choose_ssd(sim);
+    p->files = sim_odds(sim, 35);
     p->stripe_bytes = sim_odds(sim, 40) ? one_of(sim, 1, 600, 1000) : 0;
     p->drains = sim_odds(sim, p->ssd ? 70 : 40);
     p->reuse_addresses =
@@ -533,6 +547,7 @@ static void settle_down(struct sim *sim) {
     sim_trace(sim, "calm");
     sim->calm = true;
     sim->auditing = true;
+    sim_shared_faults(sim, 0);
     for (unsigned i = 0; i < SIM_NODES; i++) {
         sim->nodes[i].process.cut_until_ns = 0;
         sim->nodes[i].worker.cut_until_ns = 0;
@@ -592,6 +607,8 @@ static struct sim *set_up(const struct sim_options *options, struct sim_result *
     sim->calm = !sim->profile.faulty;
     write_quotas(sim);
     snprintf(sim->notes, sizeof(sim->notes), "/dev/shm/mc_sim_notes_%d", (int)getpid());
+    sim_shared_make(sim);
+    sim_shared_faults(sim, sim->profile.faulty ? one_of(sim, 0, 50, 500) : 0);
     master_start(sim);
     for (unsigned i = 0; i < SIM_NODES; i++) {
         sim->nodes[i].index = i;
@@ -635,6 +652,7 @@ static void take_down(struct sim *sim) {
         event.fire(sim, event.arg, event.word);
     }
     master_lose(sim);
+    sim_shared_free(sim);
     if (sim->profile.quota > 0) {
         (void)unlink(sim->quotas);
     }
