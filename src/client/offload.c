@@ -589,8 +589,9 @@ enum mc_status mc_offload_beat(struct mc_offload *off, bool *busy) {
     }
     if (status == MC_OK && !*busy) { /* writing goes first: memory waits for it */
         const char *segment = off->config.segment;
-        *busy = mc_offload_promote(off->config.ops, off->tier,
-                                   segment != NULL ? mc_str_from(segment) : MC_STR("")) > 0;
+        *busy =
+            mc_offload_promote(off->config.ops, off->tier,
+                               segment != NULL ? mc_str_from(segment) : MC_STR(""), off->plain) > 0;
     }
     return status == MC_SEGMENT_NOT_FOUND ? mount(off) : status;
 }

@@ -58,8 +58,10 @@ MC_MUST_USE enum mc_status mc_offload_mount(struct mc_offload *off, const char *
 MC_MUST_USE enum mc_status mc_offload_beat(struct mc_offload *off, bool *busy);
 void mc_offload_goodbye(struct mc_offload *off); /* the disk goes; asks once */
 
-/* offload_promote.c: asks what is to come back to memory, and does it; how many there were. */
-size_t mc_offload_promote(struct mc_ops *ops, struct mc_tier *tier, struct mc_str segment);
+/* offload_promote.c: asks what is to come back to memory, and does it; how many there were.
+ * `plain`: the master has only upstream's words. */
+size_t mc_offload_promote(struct mc_ops *ops, struct mc_tier *tier, struct mc_str segment,
+                          bool plain);
 struct mc_tier *mc_offload_tier(struct mc_offload *off); /* for looking inside */
 
 /* An mc_rpc_handler; `offload` is a struct mc_offload. For any number of threads. */

@@ -2,6 +2,10 @@
  * Bringing objects back from this node's SSD to memory: the master names those that are read often,
  * gives a place for each, and is told how it went. See client/offload.h.
  *
+ * Each goes by an id of its own, as puts do (client/ops.h): the master gives one up that takes too
+ * long, and its late end must not end the next one of the same key. A master that takes only the
+ * client's own (upstream's) gets that.
+ *
  * The bytes are verified by the tier before they are written anywhere. A write that ended in doubt
  * (its bytes may still arrive) is not reported as failed, because the master would hand the place
  * out again at once: it gives it up by itself, later.
@@ -16,11 +20,12 @@ struct promotion {
     struct mc_ops_call *call;
     struct mc_tier *tier;
     const struct mw_disk_task *task;
+    struct mc_uuid writer;
 };
 
 static enum mc_status notify(struct promotion *p, enum mc_master_rpc rpc) {
     struct mw_a_client_key args = {
-        .client = p->ops->client, .key = p->task->key, .tenant = p->task->tenant};
+        .client = p->writer, .key = p->task->key, .tenant = p->task->tenant};
     struct mw_e_void ret;
     MC_TRY(
         mc_ops_rpc(p->ops, p->call, rpc, &args, &ret, mc_ops_deadline(p->ops), MC_OPS_IDEMPOTENT));
@@ -39,18 +44,28 @@ static enum mc_status read_object(struct promotion *p, struct mc_tier_read *read
     return mc_tier_read(p->tier, read, 1);
 }
 
+static enum mc_status ask_for_memory(struct promotion *p, uint64_t size, struct mc_str segment,
+                                     struct mw_e_promotion *start) {
+    struct mw_a_promotion_start args = {.client = p->writer,
+                                        .key = p->task->key,
+                                        .tenant = p->task->tenant,
+                                        .size = size,
+                                        .segments = {&segment, segment.len > 0}};
+    MC_TRY(mc_ops_rpc(p->ops, p->call, MC_RPC_PromotionAllocStart, &args, start,
+                      mc_ops_deadline(p->ops), MC_OPS_ONCE));
+    enum mc_status status = mc_ops_status(start->error);
+    if (status == MC_ILLEGAL_CLIENT && !mc_uuid_eq(p->writer, p->ops->client)) {
+        p->writer = p->ops->client;
+        return ask_for_memory(p, size, segment, start);
+    }
+    return status;
+}
+
 /* *doubt: the bytes may still arrive. */
 static enum mc_status write_object(struct promotion *p, const struct mc_tier_read *read,
                                    struct mc_str segment, bool *doubt) {
-    struct mw_a_promotion_start args = {.client = p->ops->client,
-                                        .key = p->task->key,
-                                        .tenant = p->task->tenant,
-                                        .size = read->size,
-                                        .segments = {&segment, segment.len > 0}};
     struct mw_e_promotion start;
-    MC_TRY(mc_ops_rpc(p->ops, p->call, MC_RPC_PromotionAllocStart, &args, &start,
-                      mc_ops_deadline(p->ops), MC_OPS_ONCE));
-    MC_TRY(mc_ops_status(start.error));
+    MC_TRY(ask_for_memory(p, read->size, segment, &start));
     struct mc_port *port = p->ops->port;
     struct mc_port_move move = {.op = MC_TRANSFER_WRITE,
                                 .local = read->value,
@@ -87,7 +102,8 @@ static void promote(struct promotion *p, struct mc_str segment) {
     free(read.room);
 }
 
-size_t mc_offload_promote(struct mc_ops *ops, struct mc_tier *tier, struct mc_str segment) {
+size_t mc_offload_promote(struct mc_ops *ops, struct mc_tier *tier, struct mc_str segment,
+                          bool plain) {
     struct mc_ops_call *call = mc_ops_begin(ops);
     struct mw_e_vec ret;
     enum mc_status status = mc_ops_rpc(ops, call, MC_RPC_PromotionObjectHeartbeat, &ops->client,
@@ -95,8 +111,11 @@ size_t mc_offload_promote(struct mc_ops *ops, struct mc_tier *tier, struct mc_st
     status = status == MC_OK ? mc_ops_status(ret.error) : status;
     size_t count = status == MC_OK ? ret.value.count : 0; /* most masters do not want it */
     for (size_t i = 0; i < count; i++) {
-        struct promotion p = {ops, mc_ops_begin(ops), tier,
-                              (const struct mw_disk_task *)ret.value.items + i};
+        struct promotion p = {.ops = ops,
+                              .call = mc_ops_begin(ops),
+                              .tier = tier,
+                              .task = (const struct mw_disk_task *)ret.value.items + i,
+                              .writer = plain ? ops->client : mc_ops_fresh_writer(ops)};
         promote(&p, segment);
         mc_ops_end(ops, p.call);
     }

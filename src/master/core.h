@@ -151,6 +151,11 @@ static inline struct mc_str mc_object_key(const struct mc_object *o) {
     return (struct mc_str){o->bytes + o->tenant_len, o->key_len};
 }
 
+/* A client of ours that writes does so under an id of its own each time: the same upper half. */
+static inline bool mc_same_client(struct mc_uuid a, struct mc_uuid b) {
+    return a.hi == b.hi;
+}
+
 /* A key as the index wants it. The tenant "default" is the empty one. */
 struct mc_key {
     struct mc_str tenant;

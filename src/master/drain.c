@@ -567,7 +567,7 @@ bool mc_drain_targets(struct mc_call *call, struct mc_uuid client, struct mc_vec
     pthread_mutex_lock(&drains->lock);
     for (const struct job *job = drains->jobs; job && !drained; job = job->next) {
         for (size_t c = 0; !ended(job) && c < job->client_count; c++) {
-            drained = drained || mc_uuid_eq(job->clients[c], client);
+            drained = drained || mc_same_client(job->clients[c], client);
         }
         struct mc_str *names =
             drained ? mc_arena_alloc(call->arena, (job->targets.count + 1) * sizeof(*names)) : NULL;

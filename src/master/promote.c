@@ -9,6 +9,8 @@
  *
  * An object that waits carries a mark; the queue holds copies of keys, looked up again when they
  * are taken, so what was removed, replaced or brought back otherwise meanwhile is passed over.
+ * The end of a promotion names only the key and the client; a client of ours asks for the memory
+ * under a new id each time, so that a late end of one that was given up is not the next one's.
  * Memory above the eviction's watermark takes nothing back, except what a drain asks for: that is
  * on no disk that stays, so eviction has to make room for it. The queues' lock is a leaf.
  */
@@ -312,7 +314,7 @@ static enum mc_status start_locked(struct mc_call *call, struct mc_shard *shard,
     if (!o->ext || o->ext->promotion != MARK_CLAIMED) {
         return MC_OBJECT_NO_REPLICATION_TASK;
     }
-    if (!mc_uuid_eq(o->ext->promotion_client, a->client)) {
+    if (!mc_same_client(o->ext->promotion_client, a->client)) {
         return MC_ILLEGAL_CLIENT;
     }
     if (a->size != o->size) {
@@ -360,7 +362,7 @@ static enum mc_status release_claim(struct mc_call *call, const struct mc_key *k
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_object_find(call->m, shard, key);
     if (o && o->ext && o->ext->promotion == MARK_CLAIMED) {
-        bool holder = mc_uuid_eq(o->ext->promotion_client, client);
+        bool holder = mc_same_client(o->ext->promotion_client, client);
         set_mark(call->m, o, holder ? MARK_NONE : MARK_CLAIMED);
         status = holder ? MC_OK : MC_ILLEGAL_CLIENT;
     }

@@ -126,7 +126,7 @@ static enum mc_status replica_clear_locked(struct mc_call *call, struct mc_shard
         return MC_OBJECT_NOT_FOUND;
     }
     /* The lower half of a writer's id counts the puts of one of our clients (client/ops.h). */
-    if (o->writer.hi != client.hi) {
+    if (!mc_same_client(o->writer, client)) {
         return MC_ILLEGAL_CLIENT;
     }
     MC_TRY(removable(call, o, false));

@@ -34,12 +34,20 @@ def copies_outlive_the_memory(peers, master_of):
                                             "--client_ttl=3"))
         node = peers.node("ours", master, segment=str(64 << 20))
         clients = {who: peers.store(who, master) for who in ("ours", NEWEST)}
-        keys = {}
+        keys, upserted = {}, {}
         for who, client in clients.items():
             for i, size in enumerate(SIZES):
                 key = f"{who}/{i}"
                 scenarios.equal(client.put(key, i, size), 0, f"put {key}")
                 keys[key] = (i, size)
+        for who, client in clients.items():
+            for i, size in enumerate(SIZES):
+                key = f"{who}/upserted/{i}"
+                scenarios.equal(client.put(key, 20 + i, size), 0, f"put {key}")
+                scenarios.equal(client.upsert(key, 10 + i, size), 0, f"upsert {key}")
+                upserted[key] = (10 + i, size)
+        if master_of == "ours":  # upstream's names are the keys', so that a late writer could reach them: ours writes none
+            keys.update(upserted)
         for key, (_, size) in keys.items():
             wait_until(f"{key} is in a file", lambda key=key: replicas(master, key)[1])
             path = replicas(master, key)[1][0]["file_path"]
@@ -47,7 +55,8 @@ def copies_outlive_the_memory(peers, master_of):
         peers.stop(node, kill=True)
         wait_until("the memory is gone", lambda: not any(replicas(master, key)[0] for key in keys))
         compared = sum(client.get(key, seed, size) for client in clients.values() for key, (seed, size) in keys.items())
-        scenarios.equal(compared, 2 * 2 * sum(SIZES), "compared bytes")
+        scenarios.equal(compared, (4 if master_of == "ours" else 2) * 2 * sum(SIZES), "compared bytes")
+        print(f"upserted, with the master of {master_of}:", {key: len(replicas(master, key)[1]) for key in upserted}, flush=True)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

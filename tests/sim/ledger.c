@@ -221,6 +221,7 @@ static void copy_started(struct sim *sim, struct mc_str name, struct mc_uuid cop
     unsigned key = key_of(sim, name);
     sim->copy_began_ns[key] = sim->now_ns;
     sim->copy_of[key] = ++sim->copies;
+    sim->copier_of[key] = copier;
     prune(sim);
     for (size_t i = 0; i < count; i++) {
         struct sim_extent e = {.address = targets[i].memory.address,
@@ -256,6 +257,9 @@ static void copy_ended(struct sim *sim, const struct mw_a_client_key *args, int3
     if (error == 0 && key != SIM_NO_KEY && sim->copy_of[key] == 0) {
         breach(sim, "a copy of %s was ended after that, or after the object had been replaced",
                name_of(key));
+    }
+    if (error == 0 && key != SIM_NO_KEY && !mc_uuid_eq(sim->copier_of[key], args->client)) {
+        breach(sim, "a copy of %s was ended by the end of another", name_of(key));
     }
     for (size_t i = 0; error == 0 && i < sim->extent_count; i++) {
         struct sim_extent *e = &sim->extents[i];

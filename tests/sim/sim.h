@@ -324,6 +324,7 @@ struct sim {
     uint64_t copy_began_ns[SIM_KEYS + 1]; /* the last copy or move of the key */
     /* The number of the copy that may be under way; 0 = none. Promotions are copies. */
     uint64_t copy_of[SIM_KEYS + 1], copies;
+    struct mc_uuid copier_of[SIM_KEYS + 1]; /* no two copies have the same */
     /* The event in which a master has last ended a put of the key, or removed it. */
     uint64_t changed_event[SIM_KEYS + 1];
 };

@@ -101,6 +101,32 @@ static void test_what_is_read_often_comes_back(void **state) {
     assert_int_equal(metric(f, "master_promotion_rejected_frequency_total"), 1);
 }
 
+/* Nodes of ours ask for memory under an id of its own each time, with their client's upper half. */
+static void test_the_end_of_one_is_not_the_next_ones(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid first = {client_a.hi, client_a.lo + 1}, second = {client_a.hi, client_a.lo + 2};
+    f->config.put_start_discard_timeout_ms = 1000;
+    begin(f, 1);
+    assert_int_equal(get(f, "k"), 0);
+    assert_int_equal(heartbeat(f), 1);
+    assert_int_equal(start_as(f, client_b, "k", SIZE), MC_ILLEGAL_CLIENT);
+    assert_int_equal(start_as(f, first, "k", SIZE), 0);
+    for (unsigned i = 0; i < 30; i++) { /* its word takes too long */
+        tick_for_ms(f, 50);
+        (void)ping(f, client_a);
+    }
+    assert_int_equal(metric(f, "master_promotion_expired_total"), 1);
+    assert_int_equal(get(f, "k"), 0);
+    assert_int_equal(heartbeat(f), 1);
+    assert_int_equal(start_as(f, second, "k", SIZE), 0);
+    assert_int_equal(notify_as(f, first, true), MC_ILLEGAL_CLIENT);
+    assert_int_equal(notify_as(f, first, false), MC_ILLEGAL_CLIENT);
+    assert_int_equal(notify_as(f, client_a, true), MC_ILLEGAL_CLIENT);
+    assert_int_equal(in_memory(f), 0); /* the second is not written yet */
+    assert_int_equal(notify_as(f, second, true), 0);
+    assert_int_equal(in_memory(f), 1);
+}
+
 static void test_peeking_brings_nothing_back(void **state) {
     struct fixture *f = *state;
     begin(f, 1);
@@ -218,9 +244,10 @@ static void test_the_disk_goes_with_its_tasks(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_what_is_read_often_comes_back),     TEST(test_peeking_brings_nothing_back),
-        TEST(test_without_the_option_it_is_an_error), TEST(test_only_whom_it_was_given_to),
-        TEST(test_a_silent_client_is_given_up),       TEST(test_removing_cancels_it),
-        TEST(test_a_full_memory_takes_nothing_back),  TEST(test_the_disk_goes_with_its_tasks)};
+        TEST(test_what_is_read_often_comes_back),      TEST(test_peeking_brings_nothing_back),
+        TEST(test_without_the_option_it_is_an_error),  TEST(test_only_whom_it_was_given_to),
+        TEST(test_a_silent_client_is_given_up),        TEST(test_removing_cancels_it),
+        TEST(test_a_full_memory_takes_nothing_back),   TEST(test_the_disk_goes_with_its_tasks),
+        TEST(test_the_end_of_one_is_not_the_next_ones)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
