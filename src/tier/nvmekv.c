@@ -143,12 +143,34 @@ bool nvmekv_delete(struct nvmekv_backend *b, const struct mc_tier_entry *e, uint
             good = good && (gone || done + i > 0);
         }
     }
-    if (!good) {
+    if (!good && b->ghost_count < NVMEKV_GHOSTS) {
+        b->ghosts[b->ghost_count++] = (struct nvmekv_ghost){e->hash, nvmekv_piece_of(e, 0)};
+    } else if (!good) {
         pthread_mutex_lock(&b->face.lock);
         b->haunted = true;
         pthread_mutex_unlock(&b->face.lock);
     }
     return good;
+}
+
+/* A root that a put has replaced meanwhile haunts nobody. Needs put_lock. */
+static void lay_ghosts(struct nvmekv_backend *b) {
+    unsigned kept = 0;
+    for (unsigned i = 0; i < b->ghost_count; i++) {
+        const struct nvmekv_ghost *ghost = &b->ghosts[i];
+        pthread_mutex_lock(&b->face.lock);
+        bool gone = mc_tier_index_find_hash(&b->face.index, ghost->hash) != NULL;
+        pthread_mutex_unlock(&b->face.lock);
+        if (!gone) {
+            struct mc_nvme_command command = nvmekv_command(NVMEKV_DELETE, &ghost->root, NULL, 0);
+            mc_nvme_run(b->nvme, &command, 1);
+            gone = command.status == MC_NVME_OK || command.status == MC_NVME_NO_SUCH_KEY;
+        }
+        if (!gone) {
+            b->ghosts[kept++] = *ghost;
+        }
+    }
+    b->ghost_count = kept;
 }
 
 /* ---- questions and removals ---- */
@@ -216,7 +238,8 @@ static enum mc_status nvmekv_clear(struct mc_tier_backend *face) {
 static enum mc_status nvmekv_settle(struct mc_tier_backend *face) {
     struct nvmekv_backend *b = (struct nvmekv_backend *)face;
     pthread_mutex_lock(&b->put_lock);
-    bool flushed = nvmekv_flush(b);
+    lay_ghosts(b);
+    bool flushed = nvmekv_flush(b) && b->ghost_count == 0;
     pthread_mutex_unlock(&b->put_lock);
     pthread_mutex_lock(&b->face.lock);
     bool settled = flushed && !b->haunted;

@@ -28,6 +28,8 @@ struct nvmekv_key {
 };
 _Static_assert(sizeof(struct nvmekv_key) == 16, "the longest key that a command holds");
 
+#define NVMEKV_GHOSTS 64u
+
 struct nvmekv_head {
     uint64_t size, tag;
     uint32_t key_len, crc, generation, piece_bytes;
@@ -43,11 +45,16 @@ struct nvmekv_backend {
     pthread_mutex_t put_lock; /* one writer: guards what follows */
     char *staging;
     uint32_t next_generation;
+    struct nvmekv_ghost { /* a root that could not be deleted: a start would find it */
+        uint64_t hash;
+        struct nvmekv_key root;
+    } ghosts[NVMEKV_GHOSTS]; /* tried again (nvmekv_settle) */
+    unsigned ghost_count;
 
     /* Guarded by face.lock, which is not held while the device works. */
     struct mc_tier_order order; /* of objects, by hash */
     uint64_t used_bytes, next_seq;
-    bool haunted; /* an object could not be deleted: a start finds it */
+    bool haunted; /* until the next start: what could not be read then, or more ghosts */
     struct mc_tier_stats stats;
 };
 

@@ -25,8 +25,9 @@
 #include "base/log.h"
 #include "io/key_path.h"
 
-#define SCRATCH  ".mooncake.tmp"
-#define CRC_NAME "user.mooncake.crc32c"
+#define SCRATCH     ".mooncake.tmp"
+#define GHOST_BYTES (256u << 10)
+#define CRC_NAME    "user.mooncake.crc32c"
 
 /* ---- entries ---- */
 
@@ -87,13 +88,14 @@ void perkey_set_crc(int fd, const struct mc_tier_entry *entry) {
 
 /* ---- questions and removals ---- */
 
+/* Needs the lock. */
 static enum mc_status unlink_key(struct perkey_backend *b, struct mc_str key, struct mc_buf *path) {
     mc_buf_clear(path);
     mc_key_path(mc_str_from(b->directory.data), key, path);
     if (unlink(mc_buf_cstr(path)) != 0 && errno != ENOENT) {
         mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",
                  path->data, errno, strerror(errno));
-        b->haunted = true;
+        perkey_haunt_locked(b, key);
         return MC_FILE_WRITE_FAIL;
     }
     return MC_OK;
@@ -177,12 +179,51 @@ static enum mc_status perkey_clear(struct mc_tier_backend *face) {
     return status == MC_OK ? synced : status;
 }
 
+void perkey_haunt_locked(struct perkey_backend *b, struct mc_str key) {
+    uint32_t len = (uint32_t)key.len;
+    if (b->ghosts.len + key.len > GHOST_BYTES) {
+        b->haunted = true;
+        return;
+    }
+    mc_buf_append(&b->ghosts, &len, sizeof(len));
+    mc_buf_append(&b->ghosts, key.ptr, len);
+}
+
+/* What a put of the key has replaced meanwhile, or has become another key's, haunts nobody. Needs
+ * put_lock and the lock. */
+static void lay(struct perkey_backend *b, struct mc_str key) {
+    struct mc_buf path = {0}, head = {0};
+    struct mc_str other;
+    mc_key_path(mc_str_from(b->directory.data), key, &path);
+    bool replaced = mc_tier_index_find(&b->face.index, key) != NULL ||
+                    (perkey_key_in(path.data, &head, &other) && !mc_str_eq(key, other) &&
+                     mc_tier_index_find(&b->face.index, other) != NULL);
+    if (!replaced && unlink_key(b, key, &path) == MC_OK) {
+        b->names_behind = true;
+    }
+    mc_buf_free(&path);
+    mc_buf_free(&head);
+}
+
+static void lay_ghosts(struct perkey_backend *b) {
+    struct mc_buf ghosts = b->ghosts;
+    b->ghosts = (struct mc_buf){0};
+    for (size_t at = 0; at < ghosts.len;) {
+        uint32_t len;
+        memcpy(&len, ghosts.data + at, sizeof(len));
+        lay(b, (struct mc_str){ghosts.data + at + sizeof(len), len});
+        at += sizeof(len) + len;
+    }
+    mc_buf_free(&ghosts);
+}
+
 static enum mc_status perkey_settle(struct mc_tier_backend *face) {
     struct perkey_backend *b = (struct perkey_backend *)face;
     pthread_mutex_lock(&b->put_lock);
     pthread_mutex_lock(&b->face.lock);
+    lay_ghosts(b);
     bool names = b->names_behind;
-    enum mc_status status = b->haunted ? MC_FILE_WRITE_FAIL : MC_OK;
+    enum mc_status status = b->haunted || b->ghosts.len > 0 ? MC_FILE_WRITE_FAIL : MC_OK;
     b->names_behind = false;
     pthread_mutex_unlock(&b->face.lock);
     if (names && sync_all_names(b) != MC_OK) {
@@ -212,6 +253,7 @@ static void perkey_close(struct mc_tier_backend *face) {
     mc_tier_rings_fini(&b->rings);
     mc_buf_free(&b->directory);
     mc_buf_free(&b->scratch);
+    mc_buf_free(&b->ghosts);
     pthread_mutex_destroy(&b->put_lock);
     pthread_mutex_destroy(&b->face.lock);
     free(b);

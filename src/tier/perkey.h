@@ -19,7 +19,10 @@ struct perkey_backend {
     struct mc_tier_order order; /* of objects, by hash */
     uint64_t used_bytes, next_seq;
     bool names_behind; /* a file was unlinked whose directory is not synced */
-    bool haunted;      /* one could not be unlinked, or is broken and stays: a start finds it */
+    /* Keys, each behind its length in a uint32_t: a file of them could not be unlinked, or is
+     * broken and stays, and a start would find it. It is tried again (perkey_settle). */
+    struct mc_buf ghosts;
+    bool haunted; /* until the next start: what could not be read then, or more of these */
     struct mc_tier_stats stats;
 
     struct mc_tier_rings rings;
@@ -29,6 +32,10 @@ struct perkey_backend {
 void perkey_publish_locked(struct perkey_backend *b, struct mc_tier_entry *entry);
 /* Takes it out and frees it; its file is the caller's affair. Needs the lock. */
 void perkey_drop_locked(struct perkey_backend *b, struct mc_tier_entry *entry);
+/* A start would find a file of the key. Needs the lock. */
+void perkey_haunt_locked(struct perkey_backend *b, struct mc_str key);
+/* The key that the file says it is of, in *head; false when it says none. */
+bool perkey_key_in(const char *path, struct mc_buf *head, struct mc_str *key);
 /* The checksum of the value, in an extended attribute beside the time of the file's last change:
  * one that somebody else has written since has none. */
 bool perkey_get_crc(int fd, struct mc_tier_entry *entry);

@@ -39,7 +39,9 @@ static void take_back(struct perkey_backend *b, const struct writing *w) {
     bool gone = unlink(w->path.data) == 0 || errno == ENOENT;
     pthread_mutex_lock(&b->face.lock);
     b->names_behind = true;
-    b->haunted = b->haunted || !gone;
+    if (!gone) {
+        perkey_haunt_locked(b, w->item->key);
+    }
     struct mc_tier_entry *old = mc_tier_index_find(&b->face.index, w->item->key);
     if (old != NULL) {
         mc_tier_lost_add(&lost, w->item->key);
@@ -85,7 +87,9 @@ static bool make_room(struct perkey_backend *b, uint64_t bytes) {
         mc_buf_clear(&path);
         mc_key_path(mc_str_from(b->directory.data), mc_tier_entry_key(victim), &path);
         b->names_behind = true;
-        b->haunted = b->haunted || (unlink(mc_buf_cstr(&path)) != 0 && errno != ENOENT);
+        if (unlink(mc_buf_cstr(&path)) != 0 && errno != ENOENT) {
+            perkey_haunt_locked(b, mc_tier_entry_key(victim));
+        }
         mc_tier_lost_add(&lost, mc_tier_entry_key(victim));
         perkey_drop_locked(b, victim);
         b->stats.evicted_objects++;
@@ -169,28 +173,33 @@ done:
     mc_buf_free(&head);
 }
 
+bool perkey_key_in(const char *path, struct mc_buf *head, struct mc_str *key) {
+    struct stat info;
+    uint64_t size;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    mc_buf_reserve(head, NAME_MAX + MC_KEYFILE_HEAD_MAX);
+    ssize_t got = pread(fd, head->data, NAME_MAX + MC_KEYFILE_HEAD_MAX, 0);
+    bool good = got > 0 && fstat(fd, &info) == 0 &&
+                mc_keyfile_decode((struct mc_str){head->data, (size_t)got}, (uint64_t)info.st_size,
+                                  key, &size) == MC_OK;
+    close(fd);
+    return good;
+}
+
 /* A file that is there without an entry of its key is another key's: that one loses it. */
 static void yield_name(struct perkey_backend *b, const struct writing *w, struct mc_buf *lost) {
     struct mc_buf head = {0};
     struct mc_str key;
-    struct stat info;
-    uint64_t size;
-    int fd = open(w->path.data, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return;
-    }
-    mc_buf_reserve(&head, NAME_MAX + MC_KEYFILE_HEAD_MAX);
-    ssize_t got = pread(fd, head.data, NAME_MAX + MC_KEYFILE_HEAD_MAX, 0);
-    if (got > 0 && fstat(fd, &info) == 0 &&
-        mc_keyfile_decode((struct mc_str){head.data, (size_t)got}, (uint64_t)info.st_size, &key,
-                          &size) == MC_OK) {
+    if (perkey_key_in(w->path.data, &head, &key)) {
         struct mc_tier_entry *other = mc_tier_index_find(&b->face.index, key);
         if (other != NULL) {
             mc_tier_lost_add(lost, key);
             perkey_drop_locked(b, other);
         }
     }
-    close(fd);
     mc_buf_free(&head);
 }
 

@@ -92,7 +92,7 @@ static void settle(struct perkey_backend *b, const struct reading *r, struct mc_
             b->stats.broken_objects++;
             mc_tier_lost_add(lost, key);
             perkey_drop_locked(b, e);
-            b->haunted = true; /* its file stays: a put may just be replacing it */
+            perkey_haunt_locked(b, key); /* its file stays: a put may just be replacing it */
         }
     }
     pthread_mutex_unlock(&b->face.lock);

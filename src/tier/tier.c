@@ -130,6 +130,10 @@ void mc_tier_mark(struct mc_tier *tier, uint64_t value) {
             mc_warn_limited("the mark of the SSD tier cannot be written: path=%s errno=%d",
                             tier->config.path, errno);
         }
+    } else {
+        mc_warn_limited("what was deleted from the SSD tier may still be found by its next start, "
+                        "which then keeps less than it could: path=%s",
+                        tier->config.path);
     }
 }
 

@@ -241,6 +241,13 @@ static void test_a_flipped_bit_is_an_error_and_not_data(void **state) {
     assert_ok(get(tier, 2, 0));
     mc_tier_stats(tier, &stats);
     assert_int_equal(stats.broken_objects, 1);
+    mc_tier_mark(tier, 77); /* nothing is left that the next start could find */
+    assert_int_equal(mc_tier_marked(tier), 77);
+    mc_tier_close(tier);
+    tier = open_with(MC_TIER_EVICT_NONE, 0, true);
+    assert_int_equal(mc_tier_marked(tier), 77);
+    assert_int_equal(get(tier, 1, 0), MC_OBJECT_NOT_FOUND);
+    assert_ok(get(tier, 2, 0));
     mc_tier_close(tier);
 }
 

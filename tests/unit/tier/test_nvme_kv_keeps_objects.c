@@ -551,6 +551,16 @@ static void test_errors_are_errors_and_not_data(void **state) {
     fail_status = 0x06;
     assert_int_equal(put(tier, 1, 1, 0), MC_FILE_WRITE_FAIL); /* not durable is not written */
     assert_int_equal(get(tier, 1, 0), MC_OBJECT_NOT_FOUND);
+    fail_opcode = 0x10;
+    fail_status = 0x06;
+    assert_int_not_equal(mc_tier_remove(tier, MC_STR("key03")), MC_OK);
+    assert_non_null(piece_of(3, 0)); /* a start would find it; it is tried again */
+    mc_tier_mark(tier, 77);
+    assert_int_equal(mc_tier_marked(tier), 77);
+    mc_tier_close(tier);
+    tier = open_with(MC_TIER_EVICT_NONE, 0);
+    assert_int_equal(get(tier, 3, 0), MC_OBJECT_NOT_FOUND);
+    assert_ok(get(tier, 2, 0));
     mc_tier_close(tier);
 }
 
