@@ -190,12 +190,13 @@ static enum mc_status load(struct bucket_backend *b, int64_t id, struct mc_arena
     struct mc_buf path = {0}, text = {0}, trailer = {0};
     struct mc_bucket_meta meta;
     struct stat info;
+    enum mc_status status;
     if (stat(bucket_path(b, id, ".bucket", &path), &info) != 0) {
-        return errno == ENOENT ? delete_file(b, id, ".meta", "its .bucket is gone")
-                               : MC_FILE_OPEN_FAIL;
+        status = errno == ENOENT ? delete_file(b, id, ".meta", "its .bucket is gone")
+                                 : MC_FILE_OPEN_FAIL;
+        goto done;
     }
-    enum mc_status status =
-        mc_file_read_all(bucket_path(b, id, ".meta", &path), META_MAX_BYTES, &text);
+    status = mc_file_read_all(bucket_path(b, id, ".meta", &path), META_MAX_BYTES, &text);
     if (status == MC_OK) {
         status = mc_bucket_meta_decode((struct mc_str){text.data, text.len}, arena, &meta);
     }
