@@ -52,20 +52,21 @@ static _Thread_local struct {   /* slices that end later */
 
 static void end_some(unsigned keep) {
     while (ring.count > keep) {
-        struct mc_slice_op *slice = ring.slices[ring.head];
-        ring.head = (ring.head + 1) % RING;
-        ring.count--;
-        mc_slice_done(slice, MC_OK, false);
+        unsigned n = (unsigned)mc_min_u64(ring.count - keep, RING - ring.head);
+        struct mc_slice_op **slices = ring.slices + ring.head;
+        ring.head = (ring.head + n) % RING;
+        ring.count -= n;
+        mc_slices_arrived(slices, n);
     }
 }
 
 static enum mc_status null_post(struct mc_transport *t, struct mc_slice_op **slices, size_t count) {
+    if (!kind->later || ring.count + count > RING) {
+        mc_slices_arrived(slices, count);
+        return MC_OK;
+    }
     for (size_t i = 0; i < count; i++) {
-        if (kind->later && ring.count < RING) {
-            ring.slices[(ring.head + ring.count++) % RING] = slices[i];
-        } else {
-            mc_slice_done(slices[i], MC_OK, false);
-        }
+        ring.slices[(ring.head + ring.count++) % RING] = slices[i];
     }
     return MC_OK;
 }
@@ -165,8 +166,8 @@ static double count_slices(void) {
             uint64_t posted = now_ns();
             mc_histogram_observe(&rail.latency, (now_ns() - posted) / 1000);
         }
-        mc_metric_add(&rail.bytes[MC_TRANSFER_WRITE][0], (int64_t)SLICE);
-        mc_metric_add(&rail.slices[MC_TRANSFER_WRITE][0], 1);
+        mc_metric_add(&rail.moved[MC_TRANSFER_WRITE][0].bytes, (int64_t)SLICE);
+        mc_metric_add(&rail.moved[MC_TRANSFER_WRITE][0].slices, 1);
     }
     return (double)(cpu_ns() - begin) / COUNTED;
 }
@@ -209,7 +210,7 @@ static uint64_t completed(struct mc_engine *engine) {
     const struct mc_dispatch *d = &engine->dispatch[0];
     uint64_t slices = 0;
     for (unsigned i = 0; i < d->rail_count; i++) {
-        slices += (uint64_t)mc_metric_get(&d->rails[i].slices[MC_TRANSFER_WRITE][0]);
+        slices += (uint64_t)mc_metric_get(&d->rails[i].moved[MC_TRANSFER_WRITE][0].slices);
     }
     return slices;
 }

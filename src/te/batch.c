@@ -2,7 +2,7 @@
  * Batches: requests become tasks, tasks become slices, slices are posted (plan.c); completion
  * counts back down.
  *
- * Counters: a slice's end takes one from its task's `pending`, a task's end one from its batch's
+ * Counters: a slice's end takes one from its task's pending ones, a task's end one from its batch's
  * `unfinished`, and whoever takes the last publishes `word` = DONE as its very last access, so that
  * the owner may free the batch (or leave the stack frame that holds it) at once.
  *
@@ -71,8 +71,7 @@ static void run_notify(struct mc_job *job) {
     publish_done(batch);
 }
 
-void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status error) {
-    mc_batch_note_error(batch, error);
+void mc_batch_task_ended(struct mc_batch *batch, size_t count) {
     if (atomic_fetch_sub_explicit(&batch->unfinished, count, memory_order_acq_rel) != count) {
         return;
     }
@@ -422,7 +421,8 @@ MC_PUBLIC enum mc_status mc_batch_task(struct mc_batch *batch, size_t index,
     status->error = is_final(status->state)
                         ? (enum mc_status)atomic_load_explicit(&task->error, memory_order_relaxed)
                         : MC_OK;
-    status->transferred_bytes = atomic_load_explicit(&task->moved, memory_order_relaxed);
+    status->transferred_bytes =
+        mc_task_moved(task, atomic_load_explicit(&task->ends, memory_order_relaxed));
     return MC_OK;
 }
 

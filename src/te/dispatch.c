@@ -87,22 +87,25 @@ void mc_rail_set_up(struct mc_transport *t, unsigned rail, bool up) {
     mc_dispatch_pump(d);
 }
 
-void mc_dispatch_set_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
-                               const struct mc_policy_rule *rule, struct mc_spray_item *item) {
+void mc_dispatch_find_reach(const struct mc_dispatch *d, const struct mc_slice_op *op,
+                            const struct mc_policy_rule *rule, struct mc_spray_reach *reach) {
     struct mc_transport *t = d->transport;
-    uint8_t distance[MC_RAILS_MAX] = {0};
     bool names_some = false; /* a rule for cards does not shut out what has none of them */
-    for (unsigned i = 0; i < d->rail_count && rule != NULL && rule->device_count > 0; i++) {
+    for (unsigned i = 0; rule != NULL && rule->device_count > 0 && i < d->rail_count; i++) {
         names_some |= mc_policy_allows_device(rule, d->rails[i].info.name);
     }
-    for (unsigned i = 0; i < d->rail_count && t->ops->rail_distance != NULL; i++) {
-        distance[i] = mc_rail_distance_code(t->ops->rail_distance(t, i, op));
+    mc_spray_reach_all(reach);
+    if (t->ops->rail_distance == NULL && !names_some) {
+        return;
     }
-    for (unsigned i = 0; i < d->rail_count && names_some; i++) {
-        distance[i] =
-            mc_policy_allows_device(rule, d->rails[i].info.name) ? distance[i] : MC_RAIL_CANNOT;
+    for (unsigned i = 0; i < d->rail_count; i++) {
+        bool allowed = !names_some || mc_policy_allows_device(rule, d->rails[i].info.name);
+        uint32_t percent = !allowed                        ? UINT32_MAX
+                           : t->ops->rail_distance == NULL ? 0
+                                                           : t->ops->rail_distance(t, i, op);
+        reach->distance[i] = mc_rail_distance_code(percent);
+        reach->rails &= (uint16_t) ~((unsigned)(percent == UINT32_MAX) << i);
     }
-    mc_spray_set_distances(item, distance);
 }
 
 /* ---- urgent bytes of this host ---- */
@@ -176,15 +179,6 @@ static bool is_to_blame(enum mc_status status) {
     }
 }
 
-static enum mc_spray_end how_ended(const struct mc_slice_op *op, enum mc_status status) {
-    if (status == MC_OK) {
-        return MC_SPRAY_ARRIVED;
-    }
-    const struct mc_transfer_task *task = op->task;
-    bool given_up = atomic_load_explicit(&task->cancel, memory_order_relaxed) != MC_OK;
-    return !given_up && is_to_blame(status) ? MC_SPRAY_FAILED : MC_SPRAY_RELEASED;
-}
-
 /* A later one that another thread notes meanwhile may be lost: the next makes up for it. */
 static void note_arrival(struct mc_rail *rail, const struct mc_slice *slice) {
     uint64_t due = mc_attempt_due_us(atomic_load_explicit(&slice->attempt, memory_order_relaxed));
@@ -193,35 +187,90 @@ static void note_arrival(struct mc_rail *rail, const struct mc_slice *slice) {
     }
 }
 
-void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status) {
-    enum mc_spray_end how = how_ended(&slice->base, status);
-    bool timed = slice->spray.ahead != 0;
-    if (d->watched) {
-        if (how == MC_SPRAY_ARRIVED) {
-            note_arrival(&d->rails[slice->base.rail], slice);
-        }
-        atomic_store_explicit(&slice->attempt, 0, memory_order_relaxed);
+/* Less is in flight on the slice's rail. */
+static void tell_less(const struct mc_dispatch *d, const struct mc_slice_op *op) {
+    if (d->transport->engine->qos_host != NULL && mc_rail_inflight(&d->rails[op->rail]) == 0) {
+        tell_host(d, op->priority, now_ns(d));
     }
-    if (how == MC_SPRAY_FAILED) {
+}
+
+void mc_dispatch_failed(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status) {
+    const struct mc_transfer_task *task = slice->base.task;
+    bool given_up = atomic_load_explicit(&task->cancel, memory_order_relaxed) != MC_OK;
+    enum mc_spray_end how = MC_SPRAY_RELEASED;
+    uint64_t now = 0;
+    atomic_store_explicit(&slice->attempt, 0, memory_order_relaxed);
+    if (!given_up && is_to_blame(status)) {
         make_links(d, &slice->base);
         slice->spray.links = links_of(d, &slice->base);
+        how = MC_SPRAY_FAILED;
+        now = now_ns(d);
     }
-    if (timed && !atomic_load_explicit(&d->used, memory_order_relaxed)) {
-        atomic_store_explicit(&d->used, true, memory_order_relaxed);
+    mc_spray_end(&d->spray, &slice->spray, how, slice->base.segment, now);
+    tell_less(d, &slice->base);
+}
+
+/* Slices one after the other of one rail, operation and priority. */
+struct arrived {
+    const struct mc_slice_op *op; /* the first */
+    uint64_t bytes, held_bytes;
+    size_t count;
+};
+
+static void note_run(struct mc_dispatch *d, const struct arrived *run) {
+    const struct mc_slice_op *op = run->op;
+    struct mc_rail_moved *moved = &d->rails[op->rail].moved[op->op][op->priority];
+    mc_metric_add(&moved->bytes, (int64_t)run->bytes);
+    mc_metric_add(&moved->slices, (int64_t)run->count);
+    if (run->held_bytes > 0) {
+        mc_spray_release(&d->spray, op->rail, op->priority, run->held_bytes);
+        tell_less(d, op);
     }
-    if (slice->spray.held || slice->spray.posted_ns != 0 || how == MC_SPRAY_FAILED) {
-        uint64_t now = timed || how == MC_SPRAY_FAILED ? now_ns(d) : 0;
-        mc_spray_end(&d->spray, &slice->spray, how, slice->base.segment, now);
-        if (d->transport->engine->qos_host != NULL &&
-            mc_rail_inflight(&d->rails[slice->base.rail]) == 0) {
-            tell_host(d, slice->base.priority, now_ns(d));
+}
+
+static bool goes_on(const struct arrived *run, const struct mc_slice_op *op) {
+    return run->op->rail == op->rail && run->op->op == op->op && run->op->priority == op->priority;
+}
+
+/* What the slice says about its rail; *now is 0 before the first look at the clock. */
+static void learn(struct mc_dispatch *d, struct mc_slice *slice, uint64_t *now) {
+    if (d->watched) {
+        note_arrival(&d->rails[slice->base.rail], slice);
+        atomic_store_explicit(&slice->attempt, 0, memory_order_relaxed);
+    }
+    if (slice->spray.ahead != 0) {
+        *now = *now == 0 ? now_ns(d) : *now;
+        if (!atomic_load_explicit(&d->used, memory_order_relaxed)) {
+            atomic_store_explicit(&d->used, true, memory_order_relaxed);
         }
     }
+    mc_spray_arrived(&d->spray, &slice->spray, *now);
+}
+
+void mc_dispatch_arrived(struct mc_dispatch *d, struct mc_slice_op *const *slices, size_t count) {
+    struct arrived run = {.op = slices[0]};
+    uint64_t now = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct mc_slice_op *op = slices[i];
+        struct mc_spray_item *item = &mc_slice_of(op)->spray;
+        if (!goes_on(&run, op)) {
+            note_run(d, &run);
+            run = (struct arrived){.op = op};
+        }
+        if (item->held || item->posted_ns != 0) {
+            learn(d, mc_slice_of(op), &now);
+        }
+        run.bytes += op->length;
+        run.held_bytes += item->held ? op->length : 0;
+        run.count++;
+        item->held = false;
+    }
+    note_run(d, &run);
 }
 
 double mc_dispatch_predict(const struct mc_dispatch *d, const struct mc_segment_slot *slot,
                            uint64_t length, uint64_t now_ns) {
-    struct mc_spray_item item = {.reach = UINT16_MAX};
+    struct mc_spray_item item = {.reach.rails = UINT16_MAX};
     item.links = (_Atomic(struct mc_health *) *)&slot->links[d->transport->index];
     return mc_spray_is_measured(&d->spray, now_ns)
                ? mc_spray_predict(&d->spray, &item, length, now_ns)
@@ -233,7 +282,7 @@ double mc_dispatch_predict(const struct mc_dispatch *d, const struct mc_segment_
 static void hand_back(struct mc_dispatch *d, struct mc_slice_op *op, enum mc_status status,
                       struct mc_slice_op **slices, size_t *back) {
     mc_slice_of(op)->refused = status;
-    mc_dispatch_ended(d, mc_slice_of(op), status);
+    mc_dispatch_failed(d, mc_slice_of(op), status);
     slices[(*back)++] = op;
 }
 
@@ -271,12 +320,12 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
         item->rail = 0;
         item->links = links;
         item->held = d->asynchronous;
-        if (d->asynchronous) {
-            atomic_fetch_add_explicit(&rail->inflight[0], slices[i]->length, memory_order_relaxed);
-        }
-        if (d->watched) {
-            watch(d, slices[i], 0, now);
-        }
+    }
+    if (d->asynchronous) {
+        atomic_fetch_add_explicit(&rail->inflight[0], bytes, memory_order_relaxed);
+    }
+    for (size_t i = 0; d->watched && i < count; i++) {
+        watch(d, slices[i], 0, now);
     }
     if (d->asynchronous && d->transport->engine->qos_host != NULL) {
         tell_host(d, slices[0]->priority, now_ns(d));
@@ -345,16 +394,34 @@ static void enqueue(struct mc_dispatch *d, struct mc_slice_op **waiting, size_t 
     mc_metric_add(&d->queued, (int64_t)count);
 }
 
+/* Other threads have filled the rails in `overfull` at the same moment: what was placed there waits
+ * instead. Returns how many are left of `placed`. */
+static size_t take_back(struct mc_dispatch *d, struct mc_slice_op **placed, size_t count,
+                        uint32_t overfull, struct mc_slice_op **waiting, size_t *waiting_count) {
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++) {
+        if ((overfull >> placed[i]->rail & 1) == 0) {
+            placed[left++] = placed[i];
+            continue;
+        }
+        mc_spray_end(&d->spray, &mc_slice_of(placed[i])->spray, MC_SPRAY_RELEASED, NULL, 0);
+        waiting[(*waiting_count)++] = placed[i];
+    }
+    return left;
+}
+
 static size_t post_sprayed(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count) {
     struct mc_slice_op *placed[MC_POST_MAX], *waiting[MC_POST_MAX];
+    struct mc_spray_view view;
     size_t placed_count = 0, waiting_count = 0, back = 0;
     uint64_t now = now_ns(d);
     uint8_t priority = slices[0]->priority;
-    bool yields = priority > 0 && must_yield(d, now);
+    _Atomic(struct mc_health *) *links = links_of(d, slices[0]);
+    mc_spray_look(&d->spray, &view, priority > 0 && must_yield(d, now), now);
     for (size_t i = 0; i < count; i++) {
         struct mc_spray_item *item = &mc_slice_of(slices[i])->spray;
-        item->links = links_of(d, slices[i]);
-        int rail = mc_spray_choose(&d->spray, item, yields, now);
+        item->links = links;
+        int rail = mc_spray_choose(&d->spray, &view, item);
         if (rail >= 0) {
             slices[i]->rail = (uint16_t)rail;
             placed[placed_count++] = slices[i];
@@ -364,6 +431,10 @@ static size_t post_sprayed(struct mc_dispatch *d, struct mc_slice_op **slices, s
             mc_slice_of(slices[i])->refused = MC_OK;
             slices[back++] = slices[i];
         }
+    }
+    uint32_t overfull = mc_spray_commit(&d->spray, &view);
+    if (overfull != 0) {
+        placed_count = take_back(d, placed, placed_count, overfull, waiting, &waiting_count);
     }
     if (waiting_count > 0) {
         enqueue(d, waiting, waiting_count, now);
@@ -384,15 +455,17 @@ size_t mc_dispatch_post(struct mc_dispatch *d, struct mc_slice_op **slices, size
 
 /* ---- the queue ---- */
 
-/* Takes slices that have found a rail, or have none left, out of the queue. */
+/* Takes slices that have found a rail, or have none left, out of the queue. One thread at a time
+ * does this, so what others place meanwhile is theirs to take back. */
 static size_t take(struct mc_dispatch *d, struct mc_slice_op **taken, size_t *lost) {
+    struct mc_spray_view view;
     size_t count = 0;
     uint64_t now = now_ns(d);
-    bool yields = must_yield(d, now);
     *lost = 0;
     pthread_mutex_lock(&d->lock);
+    mc_spray_look(&d->spray, &view, must_yield(d, now), now);
     while (count + *lost < MC_POST_MAX) {
-        struct mc_spray_item *item = mc_spray_next(&d->spray, yields, now);
+        struct mc_spray_item *item = mc_spray_next(&d->spray, &view);
         if (item == NULL) {
             break;
         }
@@ -405,6 +478,7 @@ static size_t take(struct mc_dispatch *d, struct mc_slice_op **taken, size_t *lo
             taken[count++] = &slice->base;
         }
     }
+    (void)mc_spray_commit(&d->spray, &view);
     pthread_mutex_unlock(&d->lock);
     return count;
 }

@@ -46,7 +46,7 @@ static void say_transport(struct mc_buf *out, const struct mc_route *route,
 }
 
 static void say_rails(struct mc_buf *out, const struct mc_dispatch *d,
-                      const struct mc_spray_item *item) {
+                      const struct mc_spray_reach *reach) {
     uint64_t now = mc_now_ns(d->transport->engine->clock);
     mc_buf_printf(out, "rails of %s:\n", d->transport->ops->name);
     for (unsigned i = 0; i < d->rail_count; i++) {
@@ -61,10 +61,10 @@ static void say_rails(struct mc_buf *out, const struct mc_dispatch *d,
         }
         mc_buf_puts(out, ", in flight ");
         say_size(out, mc_rail_inflight(rail));
-        if ((item->reach >> i & 1) == 0) {
+        if ((reach->rails >> i & 1) == 0) {
             mc_buf_puts(out, ", out of reach or not allowed\n");
         } else {
-            mc_buf_printf(out, ", %u %% farther\n", item->distance[i] * MC_RAIL_STEP);
+            mc_buf_printf(out, ", %u %% farther\n", reach->distance[i] * MC_RAIL_STEP);
         }
     }
 }
@@ -100,11 +100,11 @@ static void explain_route(const struct mc_route *route, const struct mc_slice_op
         return;
     }
     const struct mc_dispatch *d = &engine->dispatch[chosen->index];
-    struct mc_spray_item item = {.wait.length = whole->length};
-    mc_dispatch_set_distances(d, whole, rule, &item);
+    struct mc_spray_reach reach;
+    mc_dispatch_find_reach(d, whole, rule, &reach);
     mc_buf_printf(out, "why: %s\n", reason(engine, rule, r->transport_hint, chosen));
-    say_rails(out, d, &item);
-    uint64_t each = mc_plan_slice_bytes(d, &item, whole->length);
+    say_rails(out, d, &reach);
+    uint64_t each = mc_plan_slice_bytes(d, &reach, whole->length);
     mc_buf_printf(out, "slices: %llu of at most ",
                   (unsigned long long)((whole->length - 1) / each + 1));
     say_size(out, each);

@@ -101,9 +101,8 @@ struct mc_transfer_task {
     bool holds_slot;        /* released when the chunk is */
     _Atomic uint32_t state; /* enum mc_task_state; published last */
     _Atomic int32_t error;
-    _Atomic int32_t cancel;   /* why every slice that fails from now on ends; 0 = not cancelled */
-    _Atomic uint32_t pending; /* slices not ended */
-    _Atomic uint64_t moved;
+    _Atomic int32_t cancel; /* why every slice that fails from now on ends; 0 = not cancelled */
+    _Atomic uint64_t ends;  /* of slices: mc_task_pending, mc_task_moved */
     uint64_t length;
     uint64_t slice_bytes; /* of every slice but the last */
     uint32_t slice_count;
@@ -113,10 +112,24 @@ struct mc_transfer_task {
     uint8_t devices; /* of enum mc_devices */
     bool cautious;
     const struct mc_policy_rule *rule; /* that holds for it; NULL = none */
-    uint16_t reach;                    /* these two are of the rails of `transport` */
-    uint8_t distance[MC_RAILS_MAX];
-    struct mc_transport *transport; /* first choice */
+    struct mc_spray_reach reach;       /* of the rails of `transport` */
+    struct mc_transport *transport;    /* first choice */
 };
+
+/* In one word, so that the end of slices is one operation: how many have not ended, how many of
+ * `slice_bytes` have arrived, and whether the last one has, when it is shorter. */
+#define MC_TASK_ARRIVED      (1ull << 16)
+#define MC_TASK_LAST_ARRIVED (1ull << 32)
+_Static_assert(MC_SPRAYED_PER_TASK_MAX < MC_TASK_ARRIVED, "sixteen bits for each number");
+static inline uint32_t mc_task_pending(uint64_t ends) {
+    return (uint32_t)(ends % MC_TASK_ARRIVED);
+}
+static inline uint64_t mc_task_moved(const struct mc_transfer_task *task, uint64_t ends) {
+    uint64_t moved = ends % MC_TASK_LAST_ARRIVED / MC_TASK_ARRIVED * task->slice_bytes;
+    return ends < MC_TASK_LAST_ARRIVED
+               ? moved
+               : moved + task->length - (task->slice_count - 1) * task->slice_bytes;
+}
 
 /* The tasks of one submit. */
 struct mc_chunk {
@@ -198,7 +211,7 @@ void mc_inner_start(struct mc_inner *inner, const struct mc_slice_op *outer, voi
 enum mc_status mc_inner_finish(struct mc_inner *inner);
 void mc_inner_cancel(struct mc_inner *inner, enum mc_status why);
 
-/* Ends a slice for good. */
+/* Ends a slice for good, with an error. */
 void mc_slice_end(struct mc_slice_op *slice, enum mc_status status);
 /* Gives an unposted slice its next home, or ends it. */
 void mc_slice_route(struct mc_slice_op *slice);
@@ -244,7 +257,7 @@ extern const struct mc_transport_ops mc_transport_fabric_ops;
 
 /* plan.c */
 /* Of every slice of a request but the last. */
-uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_item *item,
+uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_reach *reach,
                              uint64_t length);
 /* MC_SLICE_TIMEOUT bounds what the caller left open. */
 uint64_t mc_bounded_deadline(const struct mc_engine *engine, uint64_t deadline_ns);
@@ -256,7 +269,8 @@ void mc_chunk_submit(struct mc_batch *batch, struct mc_chunk *chunk,
 
 /* batch.c */
 void mc_batch_note_error(struct mc_batch *batch, enum mc_status error);
-void mc_batch_task_ended(struct mc_batch *batch, size_t count, enum mc_status error);
+/* So many tasks, whose errors are noted. The last access of who does not own the batch. */
+void mc_batch_task_ended(struct mc_batch *batch, size_t count);
 /* All unfinished tasks; returns when ended. */
 void mc_batch_abort(struct mc_batch *batch, enum mc_status why);
 void mc_batch_drop_segments(struct mc_batch *batch);
@@ -296,8 +310,10 @@ void mc_dispatch_register(struct mc_dispatch *d, struct mc_metrics *m); /* telem
 /* Posts slices of one segment, by the rails that suit them best, or lets them wait for one. Those
  * that were not taken are moved to the front with `refused` set; returns how many. */
 size_t mc_dispatch_post(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count);
-/* The slice came back from the transport, whether well or not. Before mc_slice_end. */
-void mc_dispatch_ended(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status);
+/* The slice came back from the transport with an error, or was not taken. */
+void mc_dispatch_failed(struct mc_dispatch *d, struct mc_slice *slice, enum mc_status status);
+/* Slices have arrived. Before their end. */
+void mc_dispatch_arrived(struct mc_dispatch *d, struct mc_slice_op *const *slices, size_t count);
 /* Lets waiting slices go where there is room. After mc_slice_end. */
 void mc_dispatch_pump(struct mc_dispatch *d);
 /* Takes the task's slices out of the queue and ends them. */
@@ -311,8 +327,8 @@ bool mc_dispatch_is_up(const struct mc_dispatch *d);
 /* Whether the way to this peer is paused after failures; takes the probe when that time is over. */
 bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot);
 /* Asks the transport how far its rails are from this memory. */
-void mc_dispatch_set_distances(const struct mc_dispatch *d, const struct mc_slice_op *op,
-                               const struct mc_policy_rule *rule, struct mc_spray_item *item);
+void mc_dispatch_find_reach(const struct mc_dispatch *d, const struct mc_slice_op *op,
+                            const struct mc_policy_rule *rule, struct mc_spray_reach *reach);
 /* Predicted nanoseconds of `length` bytes to this peer; < 0 when nothing was measured lately, or no
  * rail can be used. */
 double mc_dispatch_predict(const struct mc_dispatch *d, const struct mc_segment_slot *slot,

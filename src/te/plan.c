@@ -32,14 +32,12 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->devices = 0;
     task->cautious = false;
     task->rule = NULL;
-    memset(task->distance, 0, sizeof(task->distance));
-    task->reach = UINT16_MAX;
+    mc_spray_reach_all(&task->reach);
     task->transport = NULL;
     atomic_store_explicit(&task->retries, 0, memory_order_relaxed);
     atomic_store_explicit(&task->error, MC_OK, memory_order_relaxed);
     atomic_store_explicit(&task->cancel, MC_OK, memory_order_relaxed);
-    atomic_store_explicit(&task->pending, 0, memory_order_relaxed);
-    atomic_store_explicit(&task->moved, 0, memory_order_relaxed);
+    atomic_store_explicit(&task->ends, 0, memory_order_relaxed);
     atomic_store_explicit(&task->state, MC_TRANSFER_PENDING, memory_order_relaxed);
 }
 
@@ -95,13 +93,17 @@ static uint64_t slice_size(uint64_t length, uint64_t wanted, uint64_t most) {
     return ((length - 1) / count / PAGE + 1) * PAGE;
 }
 
-uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_item *item,
+uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_reach *reach,
                              uint64_t length) {
     uint64_t wanted = d->transport->ops->slice_bytes;
     if (!d->sprayed) {
         return slice_size(length, wanted, MC_SLICES_PER_TASK_MAX);
     }
-    wanted = mc_spray_slice_bytes(length, mc_spray_usable(&d->spray, item), wanted);
+    if (length <= MC_SPRAY_SLICE_MIN && (wanted == 0 || length <= wanted)) {
+        return length;
+    }
+    struct mc_spray_item item = {.reach = *reach};
+    wanted = mc_spray_slice_bytes(length, mc_spray_usable(&d->spray, &item), wanted);
     return slice_size(length, wanted, MC_SPRAYED_PER_TASK_MAX);
 }
 
@@ -112,52 +114,47 @@ static void plan_slices(struct mc_transfer_task *task, struct mc_transport *t,
         return;
     }
     const struct mc_dispatch *d = &t->engine->dispatch[t->index];
-    if (!d->sprayed) {
-        task->slice_bytes = slice_size(whole->length, t->ops->slice_bytes, MC_SLICES_PER_TASK_MAX);
-        return;
+    if (d->sprayed) {
+        mc_dispatch_find_reach(d, whole, task->rule, &task->reach);
     }
-    struct mc_spray_item item = {.tried = 0};
-    mc_dispatch_set_distances(d, whole, task->rule, &item);
-    memcpy(task->distance, item.distance, sizeof(task->distance));
-    task->reach = item.reach;
-    task->slice_bytes = mc_plan_slice_bytes(d, &item, whole->length);
+    task->slice_bytes = mc_plan_slice_bytes(d, &task->reach, whole->length);
 }
 
 /* Decides the task's slot, transport (NULL: the descriptor must be fetched first) and number of
- * slices. */
+ * slices. `whole` is the caller's, to be filled: the request as one slice. */
 static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route,
-                                struct mc_transfer_task *task,
-                                const struct mc_transfer_request *r) {
+                                struct mc_transfer_task *task, const struct mc_transfer_request *r,
+                                struct mc_slice_op *whole) {
     MC_TRY(check_request(r));
     if (r->length == 0) {
         return MC_OK;
     }
     MC_TRY(plan_segment(engine, route, task, r->segment));
-    struct mc_slice_op whole = {.op = r->op,
-                                .local = r->local,
-                                .remote = r->remote_addr,
-                                .length = r->length,
-                                .segment = &task->slot->base};
-    whole.devices = task->devices = mc_route_devices(route, &whole);
+    whole->op = r->op;
+    whole->local = r->local;
+    whole->remote = r->remote_addr;
+    whole->length = r->length;
+    whole->segment = &task->slot->base;
+    whole->devices = task->devices = mc_route_devices(route, whole);
     task->priority = r->intent == MC_INTENT_BACKGROUND ? MC_PRIORITY_LOW : r->priority;
     if (task->batch->outer != NULL) {
         task->rule = ((const struct mc_transfer_task *)task->batch->outer->task)->rule;
     } else if (engine->policy.rule_count > 0) {
-        task->rule = mc_route_rule(route, &whole, task->priority, r->intent);
+        task->rule = mc_route_rule(route, whole, task->priority, r->intent);
     }
     struct mc_transport *t = r->transport_hint == NULL
-                                 ? mc_route_choose(route, &whole, task->rule)
-                                 : mc_route_hinted(route, &whole, task->rule, r->transport_hint);
+                                 ? mc_route_choose(route, whole, task->rule)
+                                 : mc_route_hinted(route, whole, task->rule, r->transport_hint);
     task->cautious = r->intent == MC_INTENT_LATENCY;
     if (route->fresh && mc_route_covers(route, r->remote_addr, r->length)) {
         task->transport = t;
     }
-    plan_slices(task, t, &whole);
+    plan_slices(task, t, whole);
     task->slice_count = (uint32_t)((r->length - 1) / task->slice_bytes + 1);
     task->retry_budget = engine->policy.max_failovers != 0
                              ? engine->policy.max_failovers * task->slice_count
                              : RETRIES_MIN + RETRIES_PER_SLICE * task->slice_count;
-    atomic_store_explicit(&task->pending, task->slice_count, memory_order_relaxed);
+    atomic_store_explicit(&task->ends, task->slice_count, memory_order_relaxed);
     return MC_OK;
 }
 
@@ -166,6 +163,7 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
 static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
                    const struct mc_transfer_request *requests, size_t *ended) {
     struct mc_route route = {0};
+    struct mc_slice_op whole = {.tried_transports = 0};
     size_t slices = 0;
     bool overdue =
         chunk->deadline_ns != MC_WAIT_FOREVER && now_ns(batch->engine) >= chunk->deadline_ns;
@@ -173,7 +171,7 @@ static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
         struct mc_transfer_task *task = &chunk->tasks[i];
         task_init(task, batch, requests[i].length);
         enum mc_status status =
-            overdue ? MC_ERR_TIMEOUT : plan_task(batch->engine, &route, task, &requests[i]);
+            overdue ? MC_ERR_TIMEOUT : plan_task(batch->engine, &route, task, &requests[i], &whole);
         slices += task->slice_count;
         if (task->slice_count > 0) {
             continue;
@@ -236,7 +234,6 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
     s->spray.last_resort = false;
     s->spray.cautious = task->cautious;
     s->spray.reach = task->reach;
-    memcpy(s->spray.distance, task->distance, sizeof(s->spray.distance));
     slice->waiter_follows = waiter_follows;
     slice->op = r->op;
     slice->local = (char *)r->local + offset;
@@ -331,5 +328,5 @@ void mc_chunk_submit(struct mc_batch *batch, struct mc_chunk *chunk,
     }
     post_all(chunk, requests, waits && !batch->many_slots);
     atomic_store_explicit(&chunk->posted, true, memory_order_release);
-    mc_batch_task_ended(batch, ended + 1, MC_OK);
+    mc_batch_task_ended(batch, ended + 1);
 }

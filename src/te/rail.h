@@ -94,10 +94,11 @@ struct mc_rail {
     /* The peer that failed last, to tell a bad rail from a bad peer; an address never followed. */
     _Atomic uintptr_t failed_peer;
 
-    /* Counters, a line of their own. */
-    struct mc_metric bytes[2][MC_PRIORITIES] __attribute__((aligned(MC_CACHE_LINE)));
+    /* Counters. Those that a slice changes lie beside each other: one line for it. */
+    struct mc_rail_moved {
+        struct mc_metric bytes, slices;
+    } moved[2][MC_PRIORITIES] __attribute__((aligned(MC_CACHE_LINE)));
     _Atomic uint64_t reached_us; /* latest `due` of an attempt that arrived; watch.c */
-    struct mc_metric slices[2][MC_PRIORITIES];
     struct mc_metric errors;
     struct mc_metric probes;
     struct mc_histogram latency; /* microseconds, of measured slices */

@@ -18,20 +18,34 @@ static struct mc_transfer_task *task_of(const struct mc_slice_op *slice) {
     return slice->task;
 }
 
-static void task_end(struct mc_transfer_task *task) {
-    struct mc_engine *engine = task->batch->engine;
+/* All slices have ended: says so, but does not count the task off its batch. */
+static void task_finish(struct mc_transfer_task *task) {
+    struct mc_batch *batch = task->batch;
+    struct mc_engine *engine = batch->engine;
     enum mc_status error = atomic_load_explicit(&task->error, memory_order_relaxed);
     enum mc_task_state state = MC_TRANSFER_COMPLETED;
     if (error != MC_OK) {
         state = error == MC_ERR_TIMEOUT ? MC_TRANSFER_TIMEOUT : MC_TRANSFER_FAILED;
+        mc_batch_note_error(batch, error);
     }
-    struct mc_batch *batch = task->batch;
     if (error != MC_OK && batch->outer == NULL) {
         mc_metric_add(error == MC_ERR_TIMEOUT ? &engine->tasks_timed_out : &engine->tasks_failed,
                       1);
     }
     atomic_store_explicit(&task->state, state, memory_order_release);
-    mc_batch_task_ended(batch, 1, error);
+}
+
+/* Counts slices off; whether they were the last. Pairs with the same operation of the other slices:
+ * whoever is last sees all their results. Whoever finds that all which are left are its own is
+ * alone with the task, and needs no locked operation. */
+static bool count_off(struct mc_transfer_task *task, uint32_t count, uint64_t arrived) {
+    uint64_t ends = atomic_load_explicit(&task->ends, memory_order_acquire);
+    if (mc_task_pending(ends) == count) {
+        atomic_store_explicit(&task->ends, ends - count + arrived, memory_order_relaxed);
+        return true;
+    }
+    ends = atomic_fetch_add_explicit(&task->ends, arrived - count, memory_order_acq_rel);
+    return mc_task_pending(ends) == count;
 }
 
 bool mc_write_is_over(enum mc_status error) {
@@ -58,18 +72,45 @@ static bool outweighs(const struct mc_slice_op *slice, enum mc_status error, int
 
 void mc_slice_end(struct mc_slice_op *slice, enum mc_status status) {
     struct mc_transfer_task *task = task_of(slice);
-    if (status == MC_OK) {
-        atomic_fetch_add_explicit(&task->moved, slice->length, memory_order_relaxed);
-    } else {
-        int32_t known = atomic_load_explicit(&task->error, memory_order_relaxed);
-        while (outweighs(slice, status, known) &&
-               !atomic_compare_exchange_weak_explicit(&task->error, &known, status,
-                                                      memory_order_relaxed, memory_order_relaxed)) {
+    struct mc_batch *batch = task->batch;
+    MC_ASSERT(status != MC_OK);
+    int32_t known = atomic_load_explicit(&task->error, memory_order_relaxed);
+    while (outweighs(slice, status, known) &&
+           !atomic_compare_exchange_weak_explicit(&task->error, &known, status,
+                                                  memory_order_relaxed, memory_order_relaxed)) {
+    }
+    if (count_off(task, 1, 0)) {
+        task_finish(task);
+        mc_batch_task_ended(batch, 1);
+    }
+}
+
+/* Runs of one task count as one, and so do the tasks of a batch that end. A slice is read before it
+ * is counted off, and a batch not after its last task is. */
+static void end_arrived(struct mc_slice_op *const *slices, size_t count) {
+    struct mc_batch *batch = NULL;
+    size_t ended = 0; /* tasks of this batch that are yet to be counted off */
+    for (size_t at = 0; at < count;) {
+        struct mc_transfer_task *task = task_of(slices[at]);
+        struct mc_batch *mine = task->batch;
+        if (ended > 0 && mine != batch) {
+            mc_batch_task_ended(batch, ended);
+            ended = 0;
+        }
+        uint64_t arrived = 0;
+        uint32_t n = 0;
+        for (; at < count && slices[at]->task == task; at++, n++) {
+            arrived +=
+                slices[at]->length == task->slice_bytes ? MC_TASK_ARRIVED : MC_TASK_LAST_ARRIVED;
+        }
+        if (count_off(task, n, arrived)) {
+            task_finish(task);
+            batch = mine;
+            ended++;
         }
     }
-    /* Pairs with the same operation of the other slices: whoever is last sees all their results. */
-    if (atomic_fetch_sub_explicit(&task->pending, 1, memory_order_acq_rel) == 1) {
-        task_end(task);
+    if (ended > 0) {
+        mc_batch_task_ended(batch, ended);
     }
 }
 
@@ -217,8 +258,8 @@ static struct mc_transport *next_transport(const struct mc_route *route,
     if (last != NULL) {
         mc_metric_add(&dispatch_of(slice)->failovers, 1);
     }
-    mc_dispatch_set_distances(&t->engine->dispatch[t->index], slice, rule,
-                              &mc_slice_of(slice)->spray);
+    mc_dispatch_find_reach(&t->engine->dispatch[t->index], slice, rule,
+                           &mc_slice_of(slice)->spray.reach);
     return t;
 }
 
@@ -272,26 +313,30 @@ void mc_slice_after_refresh(struct mc_slice_op *slice, enum mc_status status) {
     mc_slice_route(slice);
 }
 
+void mc_slices_arrived(struct mc_slice_op *const *slices, size_t count) {
+    struct mc_dispatch *d = dispatch_of(slices[0]);
+    mc_dispatch_arrived(d, slices, count);
+    /* Whoever puts a slice into the queue after this look sees the room that these have left.
+     * Where nobody waits nothing of the engine is touched after the slices' end. */
+    bool others_wait = mc_qos_any(&d->spray.queue);
+    end_arrived(slices, count);
+    if (others_wait) {
+        mc_dispatch_pump(d);
+    }
+}
+
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable) {
+    if (__builtin_expect(status == MC_OK, 1)) {
+        mc_slices_arrived(&slice, 1);
+        return;
+    }
     struct mc_dispatch *d = dispatch_of(slice);
     /* One that was given up, and not by its deadline, hung: that is the rail's doing. */
     retryable |= status == MC_ERR_TIMEOUT && d->watched;
-    struct mc_spray_item *item = &mc_slice_of(slice)->spray;
-    if (item->held || item->posted_ns != 0 || status != MC_OK) {
-        mc_dispatch_ended(d, mc_slice_of(slice), status);
-    }
-    /* Whoever puts a slice into the queue after this look sees the room that this one has left.
-     * Where nobody waits nothing of the engine is touched after the slice's end. */
+    mc_dispatch_failed(d, mc_slice_of(slice), status);
     bool others_wait = mc_qos_any(&d->spray.queue);
-    if (__builtin_expect(status == MC_OK, 1)) {
-        struct mc_rail *rail = &d->rails[slice->rail];
-        mc_metric_add(&rail->bytes[slice->op][slice->priority], (int64_t)slice->length);
-        mc_metric_add(&rail->slices[slice->op][slice->priority], 1);
-        mc_slice_end(slice, MC_OK);
-    } else {
-        mc_slice_note_failure(slice, status, retryable);
-        mc_slice_route(slice);
-    }
+    mc_slice_note_failure(slice, status, retryable);
+    mc_slice_route(slice);
     if (others_wait) {
         mc_dispatch_pump(d);
     }

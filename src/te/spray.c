@@ -5,10 +5,11 @@
 
 #define SCAN_MAX          8 /* waiting slices looked at for one whose rails have room */
 #define SLICES_PER_RAIL   8
-#define SLICE_MIN_BYTES   (64u << 10)
 #define SLICE_MAX_BYTES   (4u << 20)
 #define MEDIUM_SHARE_LOG2 1 /* of the window, while urgent bytes are on the way */
 #define LOW_SHARE_LOG2    3
+
+_Static_assert((MC_RAILS_MAX & (MC_RAILS_MAX - 1)) == 0, "a turn is some bits of a number");
 
 void mc_spray_init(struct mc_spray *s, struct mc_rail *rails, unsigned count,
                    const uint32_t weights[MC_PRIORITIES]) {
@@ -49,7 +50,7 @@ static struct mc_health *links_of(const struct mc_spray_item *item) {
 
 /* Up, near enough and not tried; whether it is paused is another matter. */
 static uint32_t open_rails(const struct mc_spray *s, const struct mc_spray_item *item) {
-    return atomic_load_explicit(&s->up, memory_order_relaxed) & item->reach & ~item->tried;
+    return atomic_load_explicit(&s->up, memory_order_relaxed) & item->reach.rails & ~item->tried;
 }
 
 /* Of `open`, those that are not healthy. */
@@ -70,74 +71,109 @@ static enum mc_health_state state_of(const struct mc_spray *s, const struct mc_h
 }
 
 static double stretch_of(const struct mc_spray_item *item, unsigned rail) {
-    return 1.0 + item->distance[rail] * (MC_RAIL_STEP / 100.0);
+    return 1.0 + item->reach.distance[rail] * (MC_RAIL_STEP / 100.0);
 }
 
 /* ---- choosing ---- */
 
-struct view { /* of all healthy rails at one moment, for one slice */
-    int best; /* completes it first, room or not */
-    int room; /* the same among those that have room */
-    double best_ns, room_ns;
-    uint64_t inflight;
-};
+/* Line by line; all are asked for before the first is needed, so that the waits overlap. */
+void mc_spray_look(const struct mc_spray *s, struct mc_spray_view *v, bool yields,
+                   uint64_t now_ns) {
+    bool weighted = mc_qos_weighted(&s->queue);
+    v->now_ns = now_ns;
+    v->longest = 0;
+    v->up = atomic_load_explicit(&s->up, memory_order_relaxed);
+    v->touched = 0;
+    v->first = (uint32_t)((now_ns >> 8 & 0xffff) * s->count >> 16);
+    v->idle_due = now_ns >= atomic_load_explicit(&s->look_for_idle_ns, memory_order_relaxed);
+    v->yields = yields;
+    for (uint8_t p = 0; p < MC_PRIORITIES; p++) {
+        v->behind[p] = weighted ? mc_qos_waiting(&s->queue) > 0 : mc_qos_before(&s->queue, p) > 0;
+    }
+    for (uint32_t m = v->up; m != 0; m &= m - 1) {
+        __builtin_prefetch(&s->rails[__builtin_ctz(m)], 1);
+    }
+    for (uint32_t m = v->up; m != 0; m &= m - 1) {
+        const struct mc_rail *r = &s->rails[__builtin_ctz(m)];
+        struct mc_spray_seen *seen = &v->rails[__builtin_ctz(m)];
+        seen->ns_per_byte = atomic_load_explicit(&r->ns_per_byte, memory_order_relaxed);
+        seen->latency_ns = atomic_load_explicit(&r->latency_ns, memory_order_relaxed);
+        seen->urgent = atomic_load(&r->inflight[0]); /* sequentially consistent: see dispatch.c */
+        seen->inflight = seen->urgent + atomic_load(&r->inflight[1]) + atomic_load(&r->inflight[2]);
+        seen->window = atomic_load_explicit(&r->window, memory_order_relaxed);
+        seen->timed_ns = atomic_load_explicit(&r->timed_ns, memory_order_relaxed);
+        seen->timed_ahead = atomic_load_explicit(&r->timed_ahead, memory_order_relaxed);
+        seen->timed = false;
+        memset(seen->placed, 0, sizeof(seen->placed));
+    }
+}
+
+static double takes_ns(const struct mc_spray_view *v, const struct mc_spray_item *item,
+                       unsigned rail) {
+    const struct mc_spray_seen *seen = &v->rails[rail];
+    double takes = seen->latency_ns +
+                   (double)(int64_t)(seen->inflight + item->wait.length) * seen->ns_per_byte;
+    return item->reach.distance[rail] == 0 ? takes : takes * stretch_of(item, rail);
+}
 
 /* Of the window, what this priority may fill. */
-static uint64_t share(const struct mc_spray *s, const struct mc_rail *rail, uint64_t length,
-                      uint8_t priority, bool yields) {
-    uint64_t window = mc_rail_window(rail, length);
-    if (priority == 0 || mc_qos_weighted(&s->queue) ||
-        (!yields && atomic_load_explicit(&rail->inflight[0], memory_order_relaxed) == 0)) {
-        return window;
+static bool has_room(const struct mc_spray *s, const struct mc_spray_view *v, unsigned rail,
+                     uint64_t length, uint8_t priority) {
+    const struct mc_spray_seen *seen = &v->rails[rail];
+    uint64_t window = mc_max_u64(seen->window, 2 * length);
+    if (priority != 0 && (v->yields || seen->urgent != 0) && !mc_qos_weighted(&s->queue)) {
+        window >>= priority == 1 ? MEDIUM_SHARE_LOG2 : LOW_SHARE_LOG2;
     }
-    return window >> (priority == 1 ? MEDIUM_SHARE_LOG2 : LOW_SHARE_LOG2);
+    return seen->inflight == 0 || seen->inflight + length <= window;
 }
 
-static inline void look_at(const struct mc_spray *s, const struct mc_spray_item *item,
-                           unsigned rail, uint8_t priority, bool yields, struct view *v) {
-    const struct mc_rail *r = &s->rails[rail];
+/* Of the rails in `among` (not 0), the one that completes the slice first; looking begins at
+ * v->first. Which one it is nobody can guess, a processor neither: so it is found without a branch.
+ * Times that are not negative are in the order of their bits, of which the last four, too small to
+ * count, say the rail's turn. */
+static unsigned first_to_end(const struct mc_spray_view *v, const struct mc_spray_item *item,
+                             uint32_t among, double *ns) {
+    uint64_t best = UINT64_MAX;
+    for (uint32_t m = among; m != 0; m &= m - 1) {
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        double takes = takes_ns(v, item, rail);
+        uint64_t bits;
+        memcpy(&bits, &takes, sizeof(bits));
+        bits = (bits & ~(uint64_t)(MC_RAILS_MAX - 1)) | ((rail - v->first) % MC_RAILS_MAX);
+        best = bits < best ? bits : best;
+    }
+    unsigned rail = (unsigned)((best + v->first) % MC_RAILS_MAX);
+    *ns = takes_ns(v, item, rail);
+    return rail;
+}
+
+static int place(struct mc_spray_view *v, struct mc_spray_item *item, unsigned rail) {
+    struct mc_spray_seen *seen = &v->rails[rail];
     uint64_t length = item->wait.length;
-    uint64_t inflight = mc_rail_inflight(r);
-    double each = atomic_load_explicit(&r->ns_per_byte, memory_order_relaxed);
-    double latency = atomic_load_explicit(&r->latency_ns, memory_order_relaxed);
-    double takes = latency + (double)(int64_t)(inflight + length) * each;
-    if (item->distance[rail] != 0) {
-        takes *= stretch_of(item, rail);
-    }
-    v->inflight += inflight;
-    if (v->best < 0 || takes < v->best_ns) {
-        v->best = (int)rail;
-        v->best_ns = takes;
-    }
-    if ((v->room < 0 || takes < v->room_ns) &&
-        (inflight == 0 || inflight + length <= share(s, r, length, priority, yields))) {
-        v->room = (int)rail;
-        v->room_ns = takes;
-    }
-}
-
-static int hold(struct mc_spray *s, struct mc_spray_item *item, unsigned rail, uint64_t now_ns) {
-    struct mc_rail *r = &s->rails[rail];
     item->rail = (uint16_t)rail;
-    item->posted_ns = now_ns;
+    item->posted_ns = v->now_ns;
     item->held = true;
-    atomic_fetch_add(&r->inflight[item->wait.priority], item->wait.length);
+    v->touched |= 1u << rail;
+    v->longest = mc_max_u64(v->longest, length);
+    seen->placed[item->wait.priority] += length;
+    seen->urgent += item->wait.priority == 0 ? length : 0;
+    seen->inflight += length;
     /* A sample now and then, and much deeper ones of a burst: speed shows in those. */
-    uint64_t ahead = mc_rail_inflight(r);
     bool timed =
-        now_ns - atomic_load_explicit(&r->timed_ns, memory_order_relaxed) >= MC_RAIL_SAMPLE_NS ||
-        ahead / 4 >= atomic_load_explicit(&r->timed_ahead, memory_order_relaxed);
-    item->ahead = timed ? ahead : 0;
+        v->now_ns - seen->timed_ns >= MC_RAIL_SAMPLE_NS || seen->inflight / 4 >= seen->timed_ahead;
+    item->ahead = timed ? seen->inflight : 0;
     if (timed) {
-        atomic_store_explicit(&r->timed_ns, now_ns, memory_order_relaxed);
-        atomic_store_explicit(&r->timed_ahead, ahead, memory_order_relaxed);
+        seen->timed_ns = v->now_ns;
+        seen->timed_ahead = seen->inflight;
+        seen->timed = true;
     }
     return (int)rail;
 }
 
 /* A rail whose pause is over, or one that was idle for long: one caller wins it. */
-static int find_probe(struct mc_spray *s, struct mc_health *links, uint32_t open, uint32_t bad,
-                      uint64_t now_ns) {
+static int find_probe(struct mc_spray *s, struct mc_spray_view *v, struct mc_health *links,
+                      uint32_t open, uint32_t bad) {
+    uint64_t now_ns = v->now_ns;
     for (uint32_t m = bad; m != 0; m &= m - 1) {
         unsigned rail = (unsigned)__builtin_ctz(m);
         if (state_of(s, links, rail, now_ns) == MC_PROBING &&
@@ -147,74 +183,110 @@ static int find_probe(struct mc_spray *s, struct mc_health *links, uint32_t open
         }
     }
     uint64_t due = atomic_load_explicit(&s->look_for_idle_ns, memory_order_relaxed);
-    if (now_ns < due || !atomic_compare_exchange_strong_explicit(
-                            &s->look_for_idle_ns, &due, now_ns + MC_RAIL_IDLE_NS / MC_RAILS_MAX,
-                            memory_order_relaxed, memory_order_relaxed)) {
+    if (!v->idle_due || now_ns < due ||
+        !atomic_compare_exchange_strong_explicit(&s->look_for_idle_ns, &due,
+                                                 now_ns + MC_RAIL_IDLE_NS / MC_RAILS_MAX,
+                                                 memory_order_relaxed, memory_order_relaxed)) {
         return -1;
     }
     for (uint32_t m = open & ~bad; m != 0; m &= m - 1) {
-        const struct mc_rail *r = &s->rails[__builtin_ctz(m)];
-        if (mc_rail_inflight(r) == 0 &&
-            now_ns - atomic_load_explicit(&r->timed_ns, memory_order_relaxed) >= MC_RAIL_IDLE_NS) {
-            return __builtin_ctz(m);
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        const struct mc_spray_seen *seen = &v->rails[rail];
+        if (seen->inflight == 0 && now_ns - seen->timed_ns >= MC_RAIL_IDLE_NS) {
+            return (int)rail;
         }
     }
     return -1;
 }
 
 /* When the rails in `good` would be done with what is in flight and what waits before the slice. */
-static double all_done_ns(const struct mc_spray *s, const struct mc_spray_item *item, uint32_t good,
-                          uint64_t inflight) {
+static double all_done_ns(const struct mc_spray *s, const struct mc_spray_view *v,
+                          const struct mc_spray_item *item, uint32_t good) {
     double rate = 0;
+    uint64_t bytes = mc_qos_before(&s->queue, item->wait.priority) + item->wait.length;
     for (uint32_t m = good; m != 0; m &= m - 1) {
         unsigned rail = (unsigned)__builtin_ctz(m);
-        double each = atomic_load_explicit(&s->rails[rail].ns_per_byte, memory_order_relaxed);
+        double each = v->rails[rail].ns_per_byte;
         rate += each > 0 ? 1.0 / (each * stretch_of(item, rail)) : 0;
+        bytes += v->rails[rail].inflight;
     }
-    uint64_t bytes = inflight + mc_qos_before(&s->queue, item->wait.priority) + item->wait.length;
     return rate > 0 ? (double)bytes / rate : 0;
 }
 
-static int choose(struct mc_spray *s, struct mc_spray_item *item, uint8_t priority, bool yields,
-                  uint64_t now_ns) {
-    struct view v = {.best = -1, .room = -1};
+/* Among rails with room, where the best has none: a slow one is passed over when it would make the
+ * end later. */
+static int choose_roomy(const struct mc_spray *s, struct mc_spray_view *v,
+                        struct mc_spray_item *item, uint8_t priority, uint32_t good,
+                        double best_ns) {
+    uint32_t roomy = 0;
+    double ns = 0;
+    for (uint32_t m = good; m != 0; m &= m - 1) {
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        roomy |= (uint32_t)has_room(s, v, rail, item->wait.length, priority) << rail;
+    }
+    if (roomy == 0) {
+        return MC_SPRAY_WAIT;
+    }
+    unsigned rail = first_to_end(v, item, roomy, &ns);
+    return ns > best_ns && ns > all_done_ns(s, v, item, good) ? MC_SPRAY_WAIT
+                                                              : place(v, item, rail);
+}
+
+static int choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_item *item,
+                  uint8_t priority) {
     struct mc_health *links = links_of(item);
-    uint32_t open = open_rails(s, item);
+    uint32_t open = v->up & item->reach.rails & ~(uint32_t)item->tried;
     uint32_t bad = item->last_resort ? 0 : bad_rails(s, links, open);
     uint32_t good = open & ~bad;
-    if (!item->cautious) {
-        int probe = find_probe(s, links, open, bad, now_ns);
+    double ns = 0;
+    if (!item->cautious && (bad != 0 || v->idle_due)) {
+        int probe = find_probe(s, v, links, open, bad);
         if (probe >= 0) {
             mc_metric_add(&s->rails[probe].probes, 1);
-            return hold(s, item, (unsigned)probe, now_ns);
+            return place(v, item, (unsigned)probe);
         }
     }
     if (good == 0) {
         return MC_SPRAY_NONE;
     }
-    /* Equals take turns: looking begins anywhere. */
-    uint32_t first = (uint32_t)((now_ns >> 8 & 0xffff) * s->count >> 16);
-    uint32_t turned = (good >> first | good << (MC_RAILS_MAX - first)) & ((1u << MC_RAILS_MAX) - 1);
-    for (uint32_t m = turned; m != 0; m &= m - 1) {
-        unsigned rail = ((unsigned)__builtin_ctz(m) + first) % MC_RAILS_MAX;
-        look_at(s, item, rail, priority, yields, &v);
+    unsigned best = first_to_end(v, item, good, &ns);
+    if (has_room(s, v, best, item->wait.length, priority)) {
+        return place(v, item, best);
     }
-    if (v.room < 0 ||
-        (v.room_ns > v.best_ns && v.room_ns > all_done_ns(s, item, good, v.inflight))) {
-        return MC_SPRAY_WAIT;
-    }
-    return hold(s, item, (unsigned)v.room, now_ns);
+    return choose_roomy(s, v, item, priority, good, ns);
 }
 
-int mc_spray_choose(struct mc_spray *s, struct mc_spray_item *item, bool yields, uint64_t now_ns) {
-    /* Who waits already goes first. */
+int mc_spray_choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_item *item) {
     uint8_t priority = item->wait.priority;
-    bool behind = mc_qos_weighted(&s->queue) ? mc_qos_waiting(&s->queue) > 0
-                                             : mc_qos_before(&s->queue, priority) > 0;
-    if (behind) {
-        return MC_SPRAY_WAIT;
+    /* Who waits already goes first. */
+    return v->behind[priority] ? MC_SPRAY_WAIT : choose(s, v, item, priority);
+}
+
+static void add_placed(struct mc_rail *r, const struct mc_spray_seen *seen) {
+    for (unsigned p = 0; p < MC_PRIORITIES; p++) {
+        if (seen->placed[p] != 0) {
+            atomic_fetch_add(&r->inflight[p], seen->placed[p]);
+        }
     }
-    return choose(s, item, priority, yields, now_ns);
+    if (seen->timed) {
+        atomic_store_explicit(&r->timed_ns, seen->timed_ns, memory_order_relaxed);
+        atomic_store_explicit(&r->timed_ahead, seen->timed_ahead, memory_order_relaxed);
+    }
+}
+
+uint32_t mc_spray_commit(struct mc_spray *s, struct mc_spray_view *v) {
+    uint32_t overfull = 0;
+    for (uint32_t m = v->touched; m != 0; m &= m - 1) {
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        struct mc_rail *r = &s->rails[rail];
+        const struct mc_spray_seen *seen = &v->rails[rail];
+        add_placed(r, seen);
+        uint64_t inflight = mc_rail_inflight(r);
+        bool raced = inflight > seen->inflight && inflight > mc_rail_window(r, v->longest);
+        overfull |= (uint32_t)raced << rail;
+    }
+    v->touched = 0;
+    return overfull;
 }
 
 /* ---- the queue ---- */
@@ -224,13 +296,13 @@ static bool speaks_for_all(const struct mc_spray *s, const struct mc_spray_item 
     return mc_spray_usable(s, item) == s->count;
 }
 
-static struct mc_spray_item *next_of(struct mc_spray *s, uint8_t priority, bool yields,
-                                     uint64_t now_ns, bool *full) {
+static struct mc_spray_item *next_of(struct mc_spray *s, struct mc_spray_view *v, uint8_t priority,
+                                     bool *full) {
     struct mc_list *queue = &s->queue.queues[priority];
     unsigned scanned = 0;
     for (struct mc_list *at = queue->next; at != queue && scanned < SCAN_MAX; at = at->next) {
         struct mc_spray_item *item = mc_container_of(at, struct mc_spray_item, wait.link);
-        int rail = choose(s, item, mc_qos_effective(&item->wait, now_ns), yields, now_ns);
+        int rail = choose(s, v, item, mc_qos_effective(&item->wait, v->now_ns));
         if (rail == MC_SPRAY_WAIT) {
             if (speaks_for_all(s, item)) {
                 *full = true;
@@ -248,12 +320,12 @@ static struct mc_spray_item *next_of(struct mc_spray *s, uint8_t priority, bool 
     return NULL;
 }
 
-struct mc_spray_item *mc_spray_next(struct mc_spray *s, bool yields, uint64_t now_ns) {
+struct mc_spray_item *mc_spray_next(struct mc_spray *s, struct mc_spray_view *v) {
     uint8_t order[MC_PRIORITIES];
-    unsigned count = mc_qos_order(&s->queue, now_ns, order);
+    unsigned count = mc_qos_order(&s->queue, v->now_ns, order);
     bool full = false;
     for (unsigned i = 0; i < count && !full; i++) {
-        struct mc_spray_item *item = next_of(s, order[i], yields, now_ns, &full);
+        struct mc_spray_item *item = next_of(s, v, order[i], &full);
         if (item != NULL) {
             return item;
         }
@@ -279,7 +351,7 @@ static void blame(struct mc_spray *s, struct mc_spray_item *item, const void *pe
     }
 }
 
-static void praise(struct mc_spray *s, struct mc_spray_item *item, uint64_t now_ns) {
+void mc_spray_arrived(struct mc_spray *s, struct mc_spray_item *item, uint64_t now_ns) {
     struct mc_rail *r = &s->rails[item->rail];
     struct mc_health *links = links_of(item);
     if (links != NULL) {
@@ -297,16 +369,21 @@ static void praise(struct mc_spray *s, struct mc_spray_item *item, uint64_t now_
     }
 }
 
+void mc_spray_release(struct mc_spray *s, unsigned rail, uint8_t priority, uint64_t bytes) {
+    /* Sequentially consistent: pairs with mc_qos_push. */
+    atomic_fetch_sub(&s->rails[rail].inflight[priority], bytes);
+}
+
 void mc_spray_end(struct mc_spray *s, struct mc_spray_item *item, enum mc_spray_end how,
                   const void *peer, uint64_t now_ns) {
     if (how == MC_SPRAY_ARRIVED) {
-        praise(s, item, now_ns);
+        mc_spray_arrived(s, item, now_ns);
     } else if (how == MC_SPRAY_FAILED) {
         blame(s, item, peer, now_ns);
     }
-    if (item->held) { /* last, and sequentially consistent: pairs with mc_qos_push */
+    if (item->held) { /* last */
         item->held = false;
-        atomic_fetch_sub(&s->rails[item->rail].inflight[item->wait.priority], item->wait.length);
+        mc_spray_release(s, item->rail, item->wait.priority, item->wait.length);
     }
 }
 
@@ -351,7 +428,7 @@ uint64_t mc_spray_slice_bytes(uint64_t length, unsigned rails, uint64_t wanted) 
     if (rails <= 1) {
         return wanted;
     }
-    uint64_t least = wanted == 0 ? SLICE_MIN_BYTES : mc_min_u64(wanted, SLICE_MIN_BYTES);
+    uint64_t least = wanted == 0 ? MC_SPRAY_SLICE_MIN : mc_min_u64(wanted, MC_SPRAY_SLICE_MIN);
     uint64_t most = wanted == 0 ? SLICE_MAX_BYTES : mc_max_u64(wanted, SLICE_MAX_BYTES);
     uint64_t even = length / (rails * SLICES_PER_RAIL) + 1;
     return mc_min_u64(mc_max_u64(even, least), most);

@@ -11,6 +11,13 @@
  * A paused rail gets nothing until its pause is over, then one slice as a probe. A rail that went
  * unused for long gets a slice as well, for what was measured of it may no longer hold.
  *
+ * Rails are shared by all threads, and to read or write what another processor wrote last costs as
+ * much as choosing for ten slices. So slices are placed in groups: mc_spray_look reads all rails
+ * once, mc_spray_choose places slice after slice in that view, each seeing those before it, and
+ * mc_spray_commit writes once to each rail that got some. When two threads place at the same time,
+ * neither sees the other: the one that commits second hears which rails that made too full, and
+ * takes its slices back. In the same way the ends of a group are taken off a rail at once.
+ *
  * Choosing and ending are lock-free; the queue is used under the caller's lock. Time is an
  * argument.
  */
@@ -20,19 +27,10 @@
 #include "te/qos.h"
 #include "te/rail.h"
 
-struct mc_spray_item { /* one slice */
-    struct mc_qos_item wait;
-    uint64_t posted_ns; /* 0 = not known */
-    uint64_t ahead;     /* bytes on the rail when posted, its own included; 0 = it is no sample */
-    /* Health of each rail's way to this peer; what it points to is NULL until one has failed. */
-    _Atomic(struct mc_health *) *links;
-    uint8_t distance[MC_RAILS_MAX]; /* mc_rail_distance_code; set by mc_spray_set_distances */
-    uint16_t reach;                 /* bit per rail that is not MC_RAIL_CANNOT */
-    uint16_t tried;                 /* bit per rail that failed */
-    uint16_t rail;                  /* chosen */
-    bool held;                      /* its bytes count as in flight on the rail */
-    bool cautious;                  /* never sent to try a rail */
-    bool last_resort;               /* pauses are ignored: there is no other way left */
+/* Which rails may carry a request, and how far they are from its memory. */
+struct mc_spray_reach {
+    uint8_t distance[MC_RAILS_MAX]; /* mc_rail_distance_code */
+    uint16_t rails;                 /* bit per rail that is not MC_RAIL_CANNOT */
 };
 
 #define MC_RAIL_CANNOT 255
@@ -46,6 +44,25 @@ static inline uint8_t mc_rail_distance_code(uint32_t percent) {
                ? MC_RAIL_CANNOT - 1
                : (uint8_t)((percent + MC_RAIL_STEP - 1) / MC_RAIL_STEP);
 }
+/* All rails, none farther than another. */
+static inline void mc_spray_reach_all(struct mc_spray_reach *reach) {
+    memset(reach->distance, 0, sizeof(reach->distance));
+    reach->rails = UINT16_MAX;
+}
+
+struct mc_spray_item { /* one slice */
+    struct mc_qos_item wait;
+    uint64_t posted_ns; /* 0 = not known */
+    uint64_t ahead;     /* bytes on the rail when posted, its own included; 0 = it is no sample */
+    /* Health of each rail's way to this peer; what it points to is NULL until one has failed. */
+    _Atomic(struct mc_health *) *links;
+    struct mc_spray_reach reach;
+    uint16_t tried;   /* bit per rail that failed */
+    uint16_t rail;    /* chosen */
+    bool held;        /* its bytes count as in flight on the rail */
+    bool cautious;    /* never sent to try a rail */
+    bool last_resort; /* pauses are ignored: there is no other way left */
+};
 
 struct mc_spray {
     struct mc_rail *rails; /* the owner's */
@@ -56,32 +73,48 @@ struct mc_spray {
     struct mc_qos queue;
 };
 
-static inline void mc_spray_set_distances(struct mc_spray_item *item,
-                                          const uint8_t distance[MC_RAILS_MAX]) {
-    memcpy(item->distance, distance, MC_RAILS_MAX);
-    item->reach = UINT16_MAX;
-    if (__builtin_expect(memchr(distance, MC_RAIL_CANNOT, MC_RAILS_MAX) == NULL, 1)) {
-        return; /* asked for each request */
-    }
-    for (unsigned i = 0; i < MC_RAILS_MAX; i++) {
-        item->reach &= (uint16_t) ~((unsigned)(distance[i] == MC_RAIL_CANNOT) << i);
-    }
-}
 void mc_spray_set_up(struct mc_spray *s, unsigned rail, bool up);
+
+/* What one thread has seen of the rails, and what it has placed on them since. On its stack. */
+struct mc_spray_view {
+    uint64_t now_ns;
+    uint64_t longest;           /* slice placed */
+    uint32_t up;                /* bit per rail: up when looked at; of others nothing is known */
+    uint32_t touched;           /* bit per rail: has something to commit */
+    uint32_t first;             /* rail at which looking begins, so that equals take turns */
+    bool idle_due;              /* it is time to look for idle rails */
+    bool yields;                /* others of this host have urgent bytes on the way */
+    bool behind[MC_PRIORITIES]; /* slices wait that go before one of this priority */
+    struct mc_spray_seen {
+        double ns_per_byte, latency_ns;
+        uint64_t inflight; /* bytes, what was placed included */
+        uint64_t urgent;   /* of them, of the highest priority */
+        uint64_t window;
+        uint64_t timed_ns, timed_ahead;
+        bool timed; /* these two have changed */
+        uint64_t placed[MC_PRIORITIES];
+    } rails[MC_RAILS_MAX];
+};
 
 enum { MC_SPRAY_WAIT = -1, MC_SPRAY_NONE = -2 };
 
 void mc_spray_init(struct mc_spray *s, struct mc_rail *rails, unsigned count,
                    const uint32_t weights[MC_PRIORITIES]);
 
-/* The rail for this slice, whose bytes it then holds; MC_SPRAY_WAIT: wait until a slice ends (one
- * is in flight); MC_SPRAY_NONE: no rail may carry it now. `yields`: others of this host have urgent
- * bytes on the way, lower priorities keep back. */
-int mc_spray_choose(struct mc_spray *s, struct mc_spray_item *item, bool yields, uint64_t now_ns);
-
+/* Reads the rails. `yields`: others of this host have urgent bytes on the way, lower priorities
+ * keep back. */
+void mc_spray_look(const struct mc_spray *s, struct mc_spray_view *v, bool yields, uint64_t now_ns);
+/* The rail for this slice, whose bytes it holds once the view is committed; MC_SPRAY_WAIT: wait
+ * until a slice ends (one is in flight, or in the view); MC_SPRAY_NONE: no rail may carry it now.
+ */
+int mc_spray_choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_item *item);
 /* The next waiting slice that has a rail, taken out of the queue, or NULL. Slices for which no rail
  * is left are taken out too, with `rail` = MC_RAILS_MAX. Lock held. */
-struct mc_spray_item *mc_spray_next(struct mc_spray *s, bool yields, uint64_t now_ns);
+struct mc_spray_item *mc_spray_next(struct mc_spray *s, struct mc_spray_view *v);
+/* What was placed is in flight from here on: before the first of it is posted. Returns the rails
+ * (bit each) which got so much from other threads meanwhile that they hold more than their window:
+ * who can lets those slices wait (mc_spray_end, released). */
+uint32_t mc_spray_commit(struct mc_spray *s, struct mc_spray_view *v);
 
 enum mc_spray_end {
     MC_SPRAY_ARRIVED,
@@ -93,6 +126,10 @@ enum mc_spray_end {
  * way to that peer is. */
 void mc_spray_end(struct mc_spray *s, struct mc_spray_item *item, enum mc_spray_end how,
                   const void *peer, uint64_t now_ns);
+/* The two halves of the end of slices that arrived, for groups: what each says about its rail, and
+ * that a rail has so much less in flight. */
+void mc_spray_arrived(struct mc_spray *s, struct mc_spray_item *item, uint64_t now_ns);
+void mc_spray_release(struct mc_spray *s, unsigned rail, uint8_t priority, uint64_t bytes);
 
 /* Predicted nanoseconds for `length` bytes spread over the rails that this slice may use; < 0 when
  * there is none. */
@@ -104,6 +141,7 @@ bool mc_spray_is_measured(const struct mc_spray *s, uint64_t now_ns);
 unsigned mc_spray_usable(const struct mc_spray *s, const struct mc_spray_item *item);
 /* Size of the slices of a request: several for each rail, so that all end at about the same time
  * and one that fails costs little, but none so small that its own cost counts. */
+#define MC_SPRAY_SLICE_MIN (64u << 10)
 uint64_t mc_spray_slice_bytes(uint64_t length, unsigned rails, uint64_t wanted);
 
 #endif

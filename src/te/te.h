@@ -139,6 +139,10 @@ bool mc_write_is_over(enum mc_status error);
  * other slices too, and goes on with that after the slice's own end: the transport's stop() waits
  * for threads that are inside. */
 void mc_slice_done(struct mc_slice_op *slice, enum mc_status status, bool retryable);
+/* The same as mc_slice_done(, MC_OK, ) for each, and much cheaper: what all threads share is
+ * written once for a run of one rail. For slices of one transport whose ends were learnt of at the
+ * same moment; none is kept back to make a larger group. The array is the caller's. */
+void mc_slices_arrived(struct mc_slice_op *const *slices, size_t count);
 
 /* ---- rails ---- */
 

@@ -18,7 +18,8 @@ static int64_t sum(const struct mc_dispatch_sum *at, bool of_bytes) {
     for (unsigned i = 0; i < d->rail_count; i++) {
         const struct mc_rail *rail = &d->rails[i];
         for (unsigned p = 0; p < MC_PRIORITIES; p++) {
-            total += mc_metric_get(of_bytes ? &rail->bytes[at->op][p] : &rail->slices[at->op][p]);
+            const struct mc_rail_moved *moved = &rail->moved[at->op][p];
+            total += mc_metric_get(of_bytes ? &moved->bytes : &moved->slices);
         }
     }
     return total;
@@ -66,9 +67,9 @@ static void register_rail(struct mc_rail *rail, const char *transport, struct mc
             snprintf(labels, sizeof(labels), "%s,op=\"%s\",priority=\"%s\"", base, op_names[op],
                      priority_names[p]);
             mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_rail_bytes_total", labels,
-                                "bytes moved by completed slices", &rail->bytes[op][p]);
+                                "bytes moved by completed slices", &rail->moved[op][p].bytes);
             mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_rail_slices_total", labels,
-                                "slices completed", &rail->slices[op][p]);
+                                "slices completed", &rail->moved[op][p].slices);
         }
     }
     mc_metrics_register(m, MC_METRIC_COUNTER, "mooncake_te_rail_errors_total", base,

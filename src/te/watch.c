@@ -38,8 +38,8 @@ static void see_arrivals(struct mc_engine *engine, uint64_t now_us) {
         for (unsigned r = 0; d->watched && r < d->rail_count; r++) {
             int64_t arrived = 0;
             for (unsigned p = 0; p < MC_PRIORITIES; p++) {
-                arrived += mc_metric_get(&d->rails[r].slices[MC_TRANSFER_READ][p]) +
-                           mc_metric_get(&d->rails[r].slices[MC_TRANSFER_WRITE][p]);
+                arrived += mc_metric_get(&d->rails[r].moved[MC_TRANSFER_READ][p].slices) +
+                           mc_metric_get(&d->rails[r].moved[MC_TRANSFER_WRITE][p].slices);
             }
             if (arrived != d->seen[r].arrived) {
                 d->seen[r].arrived = arrived;
@@ -104,7 +104,7 @@ static void look_at(struct mc_engine *engine, struct mc_batch *batch, uint64_t n
         for (size_t i = 0; i < chunk->count; i++) {
             struct mc_transfer_task *task = &chunk->tasks[i];
             uint16_t overdue[MC_TRANSPORT_MAX] = {0};
-            if (atomic_load_explicit(&task->pending, memory_order_relaxed) != 0 &&
+            if (mc_task_pending(atomic_load_explicit(&task->ends, memory_order_relaxed)) != 0 &&
                 find_overdue(engine, task, slices, now_us, overdue)) {
                 give_up(engine, task, overdue);
             }

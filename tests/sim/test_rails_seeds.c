@@ -165,6 +165,7 @@ static void make_world(struct life *l, uint64_t seed) {
         w->rails[l->safe_rail].distance = 0;
     }
     l->healthy_way = w->has_backup || l->safe_rail < MC_RAILS_MAX;
+    w->poll_ns = chance(l, 50) ? between(l, 1, 50000) : 0;
     w->on_done = on_done;
     w->ctx = l;
     sim_rails_start(w, seed);
@@ -381,7 +382,7 @@ static void live(struct life *l) {
     while (!all_ended(l) && l->why[0] == '\0' && l->w.broken[0] == '\0') {
         uint64_t at = next_action(l);
         if (l->w.event_count > 0 && l->w.events[0].at_ns <= at) {
-            (void)sim_rails_step(&l->w);
+            (void)sim_rails_step_until(&l->w, at);
         } else if (at != UINT64_MAX) {
             l->w.now_ns = mc_max_u64(l->w.now_ns, at);
         } else {

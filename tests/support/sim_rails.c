@@ -142,7 +142,8 @@ static enum mc_status sim_post(struct mc_transport *base, struct mc_slice_op **s
     return MC_OK;
 }
 
-static void land(struct sim_rails *w, size_t index, enum mc_status status, bool retryable) {
+/* The flight is over; the engine is yet to hear of it. */
+static struct mc_slice_op *take_down(struct sim_rails *w, size_t index, enum mc_status status) {
     struct sim_flight *f = &w->flights[index];
     struct mc_slice_op *slice = f->slice;
     struct sim_rail *rail = rail_at(w, f->transport != 0, f->rail);
@@ -157,7 +158,11 @@ static void land(struct sim_rails *w, size_t index, enum mc_status status, bool 
             w->on_done(w->ctx, slice);
         }
     }
-    mc_slice_done(slice, status, retryable);
+    return slice;
+}
+
+static void land(struct sim_rails *w, size_t index, enum mc_status status, bool retryable) {
+    mc_slice_done(take_down(w, index, status), status, retryable);
 }
 
 static void sim_cancel(struct mc_transport *base, struct mc_segment *segment, void *task) {
@@ -288,25 +293,53 @@ void sim_rails_stop(struct sim_rails *w) {
     free(w->events);
 }
 
-bool sim_rails_step(struct sim_rails *w) {
+/* Drops events of flights that the transport had given up. */
+static struct sim_flight *next_flight(struct sim_rails *w) {
     while (w->event_count > 0) {
-        size_t index = w->events[0].flight;
-        uint64_t at = w->events[0].at_ns, number = w->events[0].number;
-        struct sim_flight *f = &w->flights[index];
-        pop_event(w);
-        if (f->slice == NULL || f->number != number) {
-            continue; /* late: the transport had given it up */
+        struct sim_flight *f = &w->flights[w->events[0].flight];
+        if (f->slice != NULL && f->number == w->events[0].number) {
+            return f;
         }
-        w->now_ns = mc_max_u64(w->now_ns, at);
+        pop_event(w);
+    }
+    return NULL;
+}
+
+bool sim_rails_step_until(struct sim_rails *w, uint64_t limit_ns) {
+    struct mc_slice_op *arrived[16];
+    size_t count = 0;
+    struct sim_flight *f = next_flight(w);
+    if (f == NULL) {
+        return false;
+    }
+    uint64_t until = mc_max_u64(f->at_ns, mc_min_u64(f->at_ns + w->poll_ns, limit_ns));
+    uint8_t transport = f->transport;
+    w->now_ns = mc_max_u64(w->now_ns, f->at_ns);
+    if (f->status != MC_OK || w->poll_ns == 0) {
+        size_t index = w->events[0].flight;
+        pop_event(w);
         land(w, index, f->status, f->retryable);
         return true;
     }
-    return false;
+    while (f != NULL && f->status == MC_OK && f->transport == transport && f->at_ns <= until &&
+           count < MC_ARRAY_LEN(arrived)) {
+        size_t index = w->events[0].flight;
+        w->now_ns = mc_max_u64(w->now_ns, f->at_ns);
+        pop_event(w);
+        arrived[count++] = take_down(w, index, MC_OK);
+        f = next_flight(w);
+    }
+    mc_slices_arrived(arrived, count);
+    return true;
+}
+
+bool sim_rails_step(struct sim_rails *w) {
+    return sim_rails_step_until(w, UINT64_MAX);
 }
 
 void sim_rails_run_until(struct sim_rails *w, uint64_t at_ns) {
-    while (w->event_count > 0 && w->events[0].at_ns <= at_ns) {
-        (void)sim_rails_step(w);
+    for (struct sim_flight *f; (f = next_flight(w)) != NULL && f->at_ns <= at_ns;) {
+        (void)sim_rails_step_until(w, at_ns);
     }
     w->now_ns = mc_max_u64(w->now_ns, at_ns);
 }

@@ -52,6 +52,9 @@ struct sim_rails {
     unsigned count;
     struct sim_rail backup; /* a second transport of one rail */
     bool has_backup;
+    /* Slices that arrive within so long are told of together, at the last one's time: as by who
+     * polls a completion queue now and then. 0 = each alone. */
+    uint64_t poll_ns;
     bool cancels_early; /* says of what is cancelled that it has ended, and goes on moving it */
     char *space;        /* address space for both sides of transfers; never touched */
     struct sim_flight *flights;
@@ -74,8 +77,10 @@ struct sim_rails {
 /* `rails` and `backup` are set by the caller; then the engine starts. Its segment 0 is the peer. */
 void sim_rails_start(struct sim_rails *w, uint64_t seed);
 void sim_rails_stop(struct sim_rails *w);
-/* The next completion; false when nothing is in flight. */
+/* The next completion, or those that are told of together; false when nothing is in flight. */
 bool sim_rails_step(struct sim_rails *w);
+/* The same; what arrives after `limit_ns` is not told of with the first. */
+bool sim_rails_step_until(struct sim_rails *w, uint64_t limit_ns);
 /* Until `at_ns`, completions on the way included. */
 void sim_rails_run_until(struct sim_rails *w, uint64_t at_ns);
 /* The port of a rail goes down or comes up; slices in flight fail at once. */

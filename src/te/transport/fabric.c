@@ -346,10 +346,18 @@ static void collect(struct ended *e, struct mc_slice_op *slice, enum mc_status s
 }
 
 static void tell(struct ended *e) {
+    size_t arrived = 0;
     for (size_t i = 0; i < e->count; i++) {
-        mc_slice_done(e->slices[i], e->statuses[i], e->retryable[i]);
+        if (e->statuses[i] == MC_OK) {
+            e->slices[arrived++] = e->slices[i];
+        } else {
+            mc_slice_done(e->slices[i], e->statuses[i], e->retryable[i]);
+        }
     }
     e->count = 0;
+    if (arrived > 0) {
+        mc_slices_arrived(e->slices, arrived);
+    }
 }
 
 /* The peer's address on this device's endpoint. */

@@ -198,7 +198,7 @@ void rdma_endpoint_drain_locked(struct rdma_endpoint *ep, struct rdma_ended *end
 /* Frees queue pairs; nothing is in flight. */
 void rdma_endpoint_destroy_queues(struct rdma_endpoint *ep);
 void rdma_ended_init(struct rdma_ended *ended);
-/* mc_slice_done for each. */
+/* Tells the engine of each. */
 void rdma_ended_tell(struct rdma_ended *ended);
 
 /* ---- contexts (rdma_context.c) ---- */

@@ -146,14 +146,11 @@ static void end_slice(struct rdma_ended *ended, struct mc_slice_op *slice, int s
     mc_list_push_back(&ended->slices, &slice->transport_link);
 }
 
-/* What the engine is told. A write that got no answer may have arrived, or part of it: never
- * MC_ERR_UNREACHABLE or MC_ERR_CLOSED, which say that it is over (mc_write_is_over). */
+/* What the engine is told of a failure. A write that got no answer may have arrived, or part of it:
+ * never MC_ERR_UNREACHABLE or MC_ERR_CLOSED, which say that it is over (mc_write_is_over). */
 static void tell(struct mc_slice_op *slice, enum rdma_wc_status status, bool was_posted,
                  bool hung) {
     switch (status) {
-    case RDMA_WC_OK:
-        mc_slice_done(slice, MC_OK, false);
-        return;
     case RDMA_WC_REMOTE_DENIED: /* an old key, or memory that is gone */
         mc_slice_done(slice, MC_ERR_NOT_REGISTERED, false);
         return;
@@ -172,7 +169,25 @@ static void tell(struct mc_slice_op *slice, enum rdma_wc_status status, bool was
     }
 }
 
+#define TELL_MAX 32 /* slices told of together */
+struct told {
+    size_t count;
+    struct mc_slice_op *slices[TELL_MAX];
+    struct rdma_endpoint *endpoints[TELL_MAX]; /* counted: the transport waits for them */
+};
+
+static void tell_arrived(struct told *told) {
+    if (told->count > 0) {
+        mc_slices_arrived(told->slices, told->count);
+    }
+    while (told->count > 0) {
+        rdma_endpoint_put(told->endpoints[--told->count]);
+    }
+}
+
 void rdma_ended_tell(struct rdma_ended *ended) {
+    struct told told;
+    told.count = 0;
     while (!mc_list_empty(&ended->slices)) {
         struct mc_slice_op *slice =
             mc_container_of(ended->slices.next, struct mc_slice_op, transport_link);
@@ -181,6 +196,14 @@ void rdma_ended_tell(struct rdma_ended *ended) {
         int status = s->status;
         bool was_posted = s->posted > 0, hung = s->hung;
         mc_list_del(&slice->transport_link);
+        if (status == RDMA_WC_OK) {
+            told.slices[told.count] = slice;
+            told.endpoints[told.count++] = ep;
+            if (told.count == TELL_MAX) {
+                tell_arrived(&told);
+            }
+            continue;
+        }
         if (status == RDMA_WC_AGAIN) {
             rdma_repost(ep->context->transport, slice);
         } else {
@@ -188,6 +211,7 @@ void rdma_ended_tell(struct rdma_ended *ended) {
         }
         rdma_endpoint_put(ep);
     }
+    tell_arrived(&told);
 }
 
 /* ---- posting ---- */

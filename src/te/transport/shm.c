@@ -412,10 +412,18 @@ static enum mc_status shm_post(struct mc_transport *t, struct mc_slice_op **slic
         atomic_store_explicit(&state->usable, false, memory_order_relaxed);
     }
     view_put(view);
+    size_t arrived = 0;
     for (size_t i = 0; i < count; i++) {
         enum mc_status status =
             alive ? (enum mc_status)(int64_t)slices[i]->transport_data[0] : MC_ERR_CLOSED;
-        mc_slice_done(slices[i], status, false);
+        if (status == MC_OK) {
+            slices[arrived++] = slices[i];
+        } else {
+            mc_slice_done(slices[i], status, false);
+        }
+    }
+    if (arrived > 0) {
+        mc_slices_arrived(slices, arrived);
     }
     return MC_OK;
 }

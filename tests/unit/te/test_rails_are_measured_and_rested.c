@@ -159,9 +159,26 @@ static void scene_init(struct scene *s, unsigned count, const uint32_t weights[3
 }
 
 static struct mc_spray_item item_of(struct scene *s, uint64_t length, uint8_t priority) {
-    struct mc_spray_item item = {.links = &s->links, .reach = UINT16_MAX};
+    struct mc_spray_item item = {.links = &s->links, .reach.rails = UINT16_MAX};
     item.wait.length = length;
     item.wait.priority = priority;
+    return item;
+}
+
+/* One slice in a view of its own. */
+static int choose_at(struct scene *s, struct mc_spray_item *item, uint64_t now) {
+    struct mc_spray_view view;
+    mc_spray_look(&s->spray, &view, false, now);
+    int rail = mc_spray_choose(&s->spray, &view, item);
+    assert_int_equal(mc_spray_commit(&s->spray, &view), 0);
+    return rail;
+}
+
+static struct mc_spray_item *next_at(struct scene *s, uint64_t now) {
+    struct mc_spray_view view;
+    mc_spray_look(&s->spray, &view, false, now);
+    struct mc_spray_item *item = mc_spray_next(&s->spray, &view);
+    assert_int_equal(mc_spray_commit(&s->spray, &view), 0);
     return item;
 }
 
@@ -172,7 +189,7 @@ static void the_first_to_be_complete_is_chosen(void **state) {
     int seen[3] = {0};
     for (int i = 0; i < 6; i++) {
         a[i] = item_of(&s, 1 << 20, 0);
-        int rail = mc_spray_choose(&s.spray, &a[i], false, s.now);
+        int rail = choose_at(&s, &a[i], s.now);
         assert_in_range(rail, 0, 2);
         seen[rail]++;
     }
@@ -180,11 +197,11 @@ static void the_first_to_be_complete_is_chosen(void **state) {
     assert_int_equal(seen[1], 2);
     assert_int_equal(seen[2], 2);
     struct mc_spray_item far = item_of(&s, 4096, 0);
-    far.distance[0] = far.distance[2] = mc_rail_distance_code(30);
-    assert_int_equal(mc_spray_choose(&s.spray, &far, false, s.now), 1);
+    far.reach.distance[0] = far.reach.distance[2] = mc_rail_distance_code(30);
+    assert_int_equal(choose_at(&s, &far, s.now), 1);
     struct mc_spray_item none = item_of(&s, 4096, 0);
-    none.reach = 0;
-    assert_int_equal(mc_spray_choose(&s.spray, &none, false, s.now), MC_SPRAY_NONE);
+    none.reach.rails = 0;
+    assert_int_equal(choose_at(&s, &none, s.now), MC_SPRAY_NONE);
     assert_int_equal(mc_rail_distance_code(0), 0);
     assert_int_equal(mc_rail_distance_code(UINT32_MAX), MC_RAIL_CANNOT);
     assert_int_equal(mc_rail_distance_code(UINT32_MAX - 1), MC_RAIL_CANNOT - 1);
@@ -197,19 +214,91 @@ static void a_full_rail_makes_wait_and_the_one_that_frees_first_serves(void **st
     int placed = 0;
     while (placed < 64) {
         items[placed] = item_of(&s, 1 << 20, 0);
-        if (mc_spray_choose(&s.spray, &items[placed], false, s.now) < 0) {
+        if (choose_at(&s, &items[placed], s.now) < 0) {
             break;
         }
         placed++;
     }
     assert_in_range(placed, 10, 30); /* about a millisecond of two times 10 GB/s */
     mc_qos_push(&s.spray.queue, &items[placed].wait, s.now);
-    assert_null(mc_spray_next(&s.spray, false, s.now));
+    assert_null(next_at(&s, s.now));
     int freed = items[3].rail;
     mc_spray_end(&s.spray, &items[3], MC_SPRAY_ARRIVED, NULL, s.now + 100000);
-    struct mc_spray_item *next = mc_spray_next(&s.spray, false, s.now + 100000);
+    struct mc_spray_item *next = next_at(&s, s.now + 100000);
     assert_ptr_equal(next, &items[placed]);
     assert_int_equal(next->rail, freed);
+}
+
+/* Rails of different speeds, distances and load; slices of different sizes. */
+static void a_group_is_placed_as_one_after_the_other(void **state) {
+    struct scene one, all;
+    struct mc_spray_item each[48], group[48];
+    struct mc_spray_view view;
+    scene_init(&one, 4, NULL);
+    for (unsigned i = 0; i < 4; i++) {
+        atomic_store(&one.rails[i].ns_per_byte, 0.1 + 0.05 * i);
+        atomic_store(&one.rails[i].latency_ns, 1000.0 * (4 - i));
+        atomic_store(&one.rails[i].inflight[0], i << 16);
+    }
+    all = one;
+    all.spray.rails = all.rails;
+    mc_spray_look(&all.spray, &view, false, all.now);
+    for (unsigned i = 0; i < 48; i++) {
+        each[i] = item_of(&one, 4096 * (1 + i % 5 * 40), 0);
+        each[i].reach.distance[3] = (uint8_t)(i % 7);
+        group[i] = each[i];
+        int rail = choose_at(&one, &each[i], one.now);
+        assert_int_equal(mc_spray_choose(&all.spray, &view, &group[i]), rail);
+        assert_int_equal(group[i].ahead, each[i].ahead);
+    }
+    for (unsigned i = 0; i < 4; i++) { /* nobody sees it before */
+        assert_int_equal(mc_rail_inflight(&all.rails[i]), i << 16);
+    }
+    assert_int_equal(mc_spray_commit(&all.spray, &view), 0);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_true(mc_rail_inflight(&one.rails[i]) > i << 16);
+        assert_int_equal(mc_rail_inflight(&all.rails[i]), mc_rail_inflight(&one.rails[i]));
+        assert_int_equal(atomic_load(&all.rails[i].timed_ahead),
+                         atomic_load(&one.rails[i].timed_ahead));
+    }
+}
+
+static int fill(struct scene *s, struct mc_spray_view *view, struct mc_spray_item items[64]) {
+    int placed = 0;
+    mc_spray_look(&s->spray, view, false, s->now);
+    for (; placed < 64; placed++) {
+        items[placed] = item_of(s, 1 << 20, 0);
+        if (mc_spray_choose(&s->spray, view, &items[placed]) < 0) {
+            break;
+        }
+    }
+    return placed;
+}
+
+static void of_two_that_fill_a_rail_at_once_one_is_told(void **state) {
+    struct scene s;
+    struct mc_spray_view a, b;
+    struct mc_spray_item mine[64], yours[64], small;
+    scene_init(&s, 2, NULL);
+    mc_spray_set_up(&s.spray, 1, false);
+    int count = fill(&s, &a, mine);
+    assert_in_range(count, 5, 15); /* a millisecond of 10 GB/s */
+    assert_int_equal(fill(&s, &b, yours), count);
+    assert_int_equal(mc_spray_commit(&s.spray, &a), 0);
+    assert_int_equal(mc_spray_commit(&s.spray, &b), 1 << 0);
+    for (int i = 0; i < count; i++) {
+        mc_spray_end(&s.spray, &yours[i], MC_SPRAY_RELEASED, NULL, s.now);
+    }
+    assert_int_equal(mc_rail_inflight(&s.rails[0]), (uint64_t)count << 20);
+    mc_spray_release(&s.spray, 0, 0, (uint64_t)count << 20);
+    mc_spray_look(&s.spray, &a, false, s.now); /* what leaves room makes nobody wait */
+    mc_spray_look(&s.spray, &b, false, s.now);
+    small = mine[0] = item_of(&s, 4096, 0);
+    assert_int_equal(mc_spray_choose(&s.spray, &a, &mine[0]), 0);
+    assert_int_equal(mc_spray_choose(&s.spray, &b, &small), 0);
+    assert_int_equal(mc_spray_commit(&s.spray, &a), 0);
+    assert_int_equal(mc_spray_commit(&s.spray, &b), 0);
+    assert_int_equal(mc_rail_inflight(&s.rails[0]), 8192);
 }
 
 static void a_failure_pauses_the_way_and_two_peers_the_rail(void **state) {
@@ -220,24 +309,24 @@ static void a_failure_pauses_the_way_and_two_peers_the_rail(void **state) {
     atomic_store(&s.links, health);
     struct mc_spray_item item = item_of(&s, 4096, 0);
     item.tried = 2;
-    assert_int_equal(mc_spray_choose(&s.spray, &item, false, s.now), 0);
+    assert_int_equal(choose_at(&s, &item, s.now), 0);
     mc_spray_end(&s.spray, &item, MC_SPRAY_FAILED, "a", s.now);
     item.tried = 0;
-    assert_int_equal(mc_spray_choose(&s.spray, &item, false, s.now), 1); /* rail 0 pauses */
+    assert_int_equal(choose_at(&s, &item, s.now), 1); /* rail 0 pauses */
     struct mc_spray_item other = item_of(&s, 4096, 0);
     other.links = &other_links;
     other.tried = 2;
-    assert_int_equal(mc_spray_choose(&s.spray, &other, false, s.now), 0); /* not for others */
+    assert_int_equal(choose_at(&s, &other, s.now), 0); /* not for others */
     mc_spray_end(&s.spray, &other, MC_SPRAY_FAILED, "b", s.now);
     assert_int_equal(mc_health_state(&s.rails[0].health, s.now),
                      MC_PAUSED); /* now it is the rail */
-    assert_int_equal(mc_spray_choose(&s.spray, &other, false, s.now), MC_SPRAY_NONE);
+    assert_int_equal(choose_at(&s, &other, s.now), MC_SPRAY_NONE);
     other.last_resort = true;
-    assert_int_equal(mc_spray_choose(&s.spray, &other, false, s.now), 0);
+    assert_int_equal(choose_at(&s, &other, s.now), 0);
     mc_spray_end(&s.spray, &other, MC_SPRAY_RELEASED, "b", s.now);
     s.now += MC_PAUSE_MIN_NS;
     other.last_resort = false;
-    assert_int_equal(mc_spray_choose(&s.spray, &other, false, s.now), 0); /* the probe */
+    assert_int_equal(choose_at(&s, &other, s.now), 0); /* the probe */
     mc_spray_end(&s.spray, &other, MC_SPRAY_ARRIVED, "b", s.now + 5000);
     assert_int_equal(mc_health_state(&s.rails[0].health, s.now), MC_HEALTHY);
 }
@@ -251,7 +340,7 @@ static void an_idle_rail_is_tried_again(void **state) {
     int seen[2] = {0};
     for (int i = 0; i < 300; i++, s.now += MC_MS) {
         struct mc_spray_item item = item_of(&s, 65536, 0);
-        int rail = mc_spray_choose(&s.spray, &item, false, s.now);
+        int rail = choose_at(&s, &item, s.now);
         assert_in_range(rail, 0, 1);
         seen[rail]++;
         mc_spray_end(&s.spray, &item, MC_SPRAY_RELEASED, NULL, s.now);
@@ -400,6 +489,8 @@ int main(void) {
         cmocka_unit_test(one_probe_goes_at_a_time),
         cmocka_unit_test(the_first_to_be_complete_is_chosen),
         cmocka_unit_test(a_full_rail_makes_wait_and_the_one_that_frees_first_serves),
+        cmocka_unit_test(a_group_is_placed_as_one_after_the_other),
+        cmocka_unit_test(of_two_that_fill_a_rail_at_once_one_is_told),
         cmocka_unit_test(a_failure_pauses_the_way_and_two_peers_the_rail),
         cmocka_unit_test(an_idle_rail_is_tried_again),
         cmocka_unit_test(slices_suit_the_request_and_the_rails),
