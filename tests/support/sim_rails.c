@@ -277,6 +277,8 @@ void sim_rails_start(struct sim_rails *w, uint64_t seed) {
     enum mc_status status =
         mc_engine_create_with(&options, table, w->has_backup ? 2 : 1, &w->engine);
     MC_ASSERT(status == MC_OK);
+    mc_watch_stop(w->engine); /* time is virtual from here on, and the world looks by itself */
+    w->engine->watching = false;
     w->engine->clock = &w->clock;
     w->space =
         mmap(NULL, SIM_SPACE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
