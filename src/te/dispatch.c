@@ -286,9 +286,11 @@ static void hand_back(struct mc_dispatch *d, struct mc_slice_op *op, enum mc_sta
     slices[(*back)++] = op;
 }
 
-/* The slice is about to be posted on the rail, which has its bytes. */
-static void watch(struct mc_dispatch *d, struct mc_slice_op *op, unsigned rail, uint64_t now) {
-    double predicted = MC_ATTEMPT_FACTOR * mc_rail_predict(&d->rails[rail], 0);
+/* The slice is about to be posted on the rail, which is yet to be told of `more` bytes that are to
+ * arrive before it has. */
+static void watch(struct mc_dispatch *d, struct mc_slice_op *op, unsigned rail, uint64_t more,
+                  uint64_t now) {
+    double predicted = MC_ATTEMPT_FACTOR * mc_rail_predict(&d->rails[rail], more);
     uint64_t least = d->transport->engine->policy.attempt_ns;
     uint64_t takes = predicted > (double)least ? (uint64_t)predicted : least;
     atomic_store_explicit(&mc_slice_of(op)->attempt,
@@ -320,12 +322,12 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
         item->rail = 0;
         item->links = links;
         item->held = d->asynchronous;
+        if (d->watched) { /* not by all of the group: the first is to be missed first */
+            watch(d, slices[i], 0, bytes, now);
+        }
     }
     if (d->asynchronous) {
         atomic_fetch_add_explicit(&rail->inflight[0], bytes, memory_order_relaxed);
-    }
-    for (size_t i = 0; d->watched && i < count; i++) {
-        watch(d, slices[i], 0, now);
     }
     if (d->asynchronous && d->transport->engine->qos_host != NULL) {
         tell_host(d, slices[0]->priority, now_ns(d));
@@ -348,7 +350,7 @@ static void post_rail(struct mc_dispatch *d, struct mc_slice_op **mine, size_t c
                       struct mc_slice_op **slices, size_t *back) {
     struct mc_slice_op *run[MC_POST_MAX]; /* the transport may do with it as it likes */
     for (size_t i = 0; d->watched && i < count; i++) {
-        watch(d, mine[i], mine[i]->rail, mc_slice_of(mine[i])->spray.posted_ns);
+        watch(d, mine[i], mine[i]->rail, 0, mc_slice_of(mine[i])->spray.posted_ns);
     }
     for (size_t at = 0, n; at < count; at += n) {
         n = 0;
