@@ -8,7 +8,13 @@
 #include "base/base.h"
 
 #define OUT_PAST_CACHE (64u << 10)
-#define IN_PAST_CACHE  (4u << 20)
+/* From cold to cold memory, a reader that reads it all at once included, it is a tenth faster from
+ * 1 MiB on; where the caches hold both sides, half as fast. */
+#define IN_PAST_CACHE (4u << 20)
+
+#define PAGE_BYTES 4096
+#define NEAR_BYTES 32
+#define NEAR_FROM  2112 /* memcpy uses no `rep movsb` below */
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -38,9 +44,40 @@ static void copy_past_cache(char *to, const char *from, size_t length) {
     memcpy(to + done, from + done, length - done);
 }
 
+/* `rep movsb`, with which memcpy copies 4 KiB to half a MiB on such processors, runs at a tenth of
+ * its speed on AMD's where the destination lies 1 to 31 bytes further in its page than the source
+ * in its own: a malloc of 64 KiB, 16 bytes into a page, and an object at the beginning of one. */
+static bool is_near(const char *to, const char *from) {
+    return ((uintptr_t)to - (uintptr_t)from) % PAGE_BYTES - 1 < NEAR_BYTES - 1;
+}
+
+static void copy_near(char *to, const char *from, size_t length) {
+    for (; length >= MC_CACHE_LINE;
+         to += MC_CACHE_LINE, from += MC_CACHE_LINE, length -= MC_CACHE_LINE) {
+        __m128i a = _mm_loadu_si128((const __m128i *)from);
+        __m128i b = _mm_loadu_si128((const __m128i *)(from + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32));
+        __m128i d = _mm_loadu_si128((const __m128i *)(from + 48));
+        _mm_storeu_si128((__m128i *)to, a);
+        _mm_storeu_si128((__m128i *)(to + 16), b);
+        _mm_storeu_si128((__m128i *)(to + 32), c);
+        _mm_storeu_si128((__m128i *)(to + 48), d);
+    }
+    memcpy(to, from, length);
+}
+
+static void copy_into_cache(char *to, const char *from, size_t length) {
+    if (length >= NEAR_FROM && is_near(to, from)) {
+        copy_near(to, from, length);
+    } else {
+        memcpy(to, from, length);
+    }
+}
+
 #else /* other processors' memcpy sees to it */
 
 #define copy_past_cache memcpy
+#define copy_into_cache memcpy
 
 #endif
 
@@ -48,7 +85,7 @@ void mc_copy_out(void *to, const void *from, size_t length) {
     if (length >= OUT_PAST_CACHE) {
         copy_past_cache(to, from, length);
     } else {
-        memcpy(to, from, length);
+        copy_into_cache(to, from, length);
     }
 }
 
@@ -56,6 +93,6 @@ void mc_copy_in(void *to, const void *from, size_t length) {
     if (length >= IN_PAST_CACHE) {
         copy_past_cache(to, from, length);
     } else {
-        memcpy(to, from, length);
+        copy_into_cache(to, from, length);
     }
 }

@@ -1,5 +1,6 @@
 /*
- * Copying large values past the cache.
+ * Copying values: large ones past the cache, and none at the speed that `rep movsb` has where
+ * source and destination lie badly to each other (copy.c).
  *
  * An ordinary copy that the cache cannot hold fetches every line of the destination only to
  * overwrite it, and drives out what its caller works with. These write around the cache. The bytes

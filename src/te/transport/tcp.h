@@ -28,6 +28,7 @@
 #define TCP_HEADER_BYTES 24 /* u64 size, u64 addr, u8 opcode, 7 ignored */
 #define TCP_STATUS_BYTES 8  /* u64: magic in the upper half, code in the lower */
 #define TCP_STATUS_MAGIC (0x4D435456ull << 32)
+#define TCP_PADS         7 /* 8 headers and 8 status words are whole cache lines */
 #define TCP_PROTO_PLAIN  1 /* no status frames */
 #define TCP_PROTO_ACKED  2
 
@@ -194,7 +195,7 @@ struct tcp_lane {
     _Atomic uint64_t queued_bytes; /* added to without the lock by who chose the lane */
     _Atomic bool connected;        /* read without the lock to choose */
 
-    uint64_t status[2]; /* of the answer that is coming; the second of a padded one */
+    uint64_t status[1 + TCP_PADS]; /* of the answer that is coming */
     uint32_t status_got;
     uint64_t payload_got;
     char confirmed; /* the byte that confirms a plain write lands here */
@@ -209,7 +210,7 @@ struct tcp_peer {
     struct mc_addr addr;
     bool acked;
     bool tls;
-    bool pads;                    /* long reads are padded: see tcp_lane_io.c */
+    bool pads;                    /* long requests are padded: see tcp_lane_io.c */
     _Atomic uint64_t queued;      /* slices on all lanes */
     _Atomic uint64_t retry_at_ns; /* no connect before */
     _Atomic uint32_t refusals;    /* connections in a row that came to nothing */

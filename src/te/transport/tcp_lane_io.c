@@ -12,9 +12,12 @@
  * plain write is followed by a read of its last byte on the same connection, whose answer proves
  * that the write before it was applied.
  *
- * A long read of an engine of ours is padded: an empty read before it makes the server say two
- * status words, and the payload begins 16 bytes into the kernel's pages there instead of 8. Copies
- * whose two ends differ by 8 bytes within their pages cost a third more, at both ends.
+ * A long request to an engine of ours is padded: empty ones before it move its payload from the
+ * first bytes of the kernel's pages at the sender to a multiple of a cache line. Processors of AMD
+ * copy ten times slower where the destination lies 1 to 31 bytes further in its page than the
+ * source in its own, which is where a page-aligned payload behind one header or status word lands.
+ * Before a read they ask for acknowledgement, so that the server says more status words; before a
+ * write they do not, so that nothing is answered.
  */
 #include "te/transport/tcp.h"
 
@@ -27,7 +30,7 @@
 #define SEND_CALL_BYTES    (4ull << 20)
 #define SEND_TURN_BYTES    (8ull << 20)
 #define RECEIVE_TURN_BYTES (8ull << 20)
-#define PADDED_READ_BYTES  (32ull << 10)
+#define PADDED_BYTES       (32ull << 10)
 #define STATUS_FINE        (TCP_STATUS_MAGIC | TCP_STATUS_OK)
 
 static struct mc_slice_op *slice_at(struct mc_list *link) {
@@ -39,16 +42,17 @@ static bool is_write(const struct mc_slice_op *slice) {
 }
 
 static bool is_padded(const struct tcp_lane *lane, const struct mc_slice_op *slice) {
-    return lane->peer->pads && !is_write(slice) && slice->length >= PADDED_READ_BYTES;
+    return lane->peer->pads && slice->length >= PADDED_BYTES;
 }
 
 /* ---- requests out ---- */
 
 uint64_t tcp_slice_wire_bytes(const struct tcp_lane *lane, const struct mc_slice_op *slice) {
-    if (!is_write(slice)) {
-        return is_padded(lane, slice) ? 2 * TCP_HEADER_BYTES : TCP_HEADER_BYTES;
+    uint64_t headers = is_padded(lane, slice) ? 1 + TCP_PADS : 1;
+    if (is_write(slice)) {
+        return headers * TCP_HEADER_BYTES + slice->length + (lane->acked ? 0 : TCP_HEADER_BYTES);
     }
-    return TCP_HEADER_BYTES + slice->length + (lane->acked ? 0 : TCP_HEADER_BYTES);
+    return headers * TCP_HEADER_BYTES;
 }
 
 struct burst {
@@ -56,7 +60,7 @@ struct burst {
     int iov_count;
     int header_count;
     struct iovec iov[3 * BURST_SLICES];
-    unsigned char headers[2 * BURST_SLICES][TCP_HEADER_BYTES];
+    unsigned char headers[(1 + TCP_PADS) * BURST_SLICES][TCP_HEADER_BYTES];
 };
 
 /* Adds what of [base, base + length) lies behind *skip bytes; neighbours in memory become one
@@ -95,11 +99,12 @@ static void burst_build_locked(struct tcp_lane *lane, struct burst *b) {
          i = i->next, slices++) {
         const struct mc_slice_op *slice = slice_at(i);
         uint8_t opcode = is_write(slice) ? TCP_OPCODE_WRITE : TCP_OPCODE_READ;
-        struct tcp_header header = {0, slice->remote, opcode | acked};
-        if (is_padded(lane, slice)) {
-            burst_add_header(b, &header, &skip);
+        struct tcp_header pad = {0, slice->remote,
+                                 is_write(slice) ? TCP_OPCODE_READ : opcode | acked};
+        for (int n = is_padded(lane, slice) ? TCP_PADS : 0; n > 0; n--) {
+            burst_add_header(b, &pad, &skip);
         }
-        header.size = slice->length;
+        struct tcp_header header = {slice->length, slice->remote, opcode | acked};
         burst_add_header(b, &header, &skip);
         if (is_write(slice)) {
             burst_add(b, slice->local, slice->length, &skip);
@@ -228,14 +233,15 @@ struct intake {
     int iov_count;
     int slice_count;
     struct mc_slice_op *slices[BURST_SLICES];
-    uint64_t words[BURST_SLICES][2]; /* [0] is unused: the head's status may be half received, so it
-                                        is the lane's */
+    uint64_t words[BURST_SLICES][1 + TCP_PADS]; /* [0] is unused: the head's status may be half
+                                                   received, so it is the lane's */
     struct iovec iov[2 * BURST_SLICES];
 };
 
 /* What the answer to a slice begins with. */
 static uint32_t status_bytes(const struct tcp_lane *lane, const struct mc_slice_op *slice) {
-    return !lane->acked ? 0 : is_padded(lane, slice) ? 2 * TCP_STATUS_BYTES : TCP_STATUS_BYTES;
+    bool padded = is_padded(lane, slice) && !is_write(slice);
+    return !lane->acked ? 0 : padded ? (1 + TCP_PADS) * TCP_STATUS_BYTES : TCP_STATUS_BYTES;
 }
 
 /* Of the status words that are here, the first that is not fine. */

@@ -49,7 +49,8 @@ struct tcp_reply {
     struct mc_memory *memory; /* NULL without payload */
     const char *payload;
     uint64_t length;
-    uint64_t status_word;   /* as on the wire */
+    /* As on the wire: of requests without payload, then of this one. */
+    uint64_t status[1 + TCP_PADS];
     uint32_t status_length; /* 0 in the plain protocol */
 };
 
@@ -160,16 +161,27 @@ static bool write_came(struct tcp_connection *c, uint64_t part) {
 
 /* ---- replies ---- */
 
+static struct tcp_reply *last_reply(struct tcp_connection *c) {
+    return c->reply_count == 0 ? NULL
+                               : &c->replies[(c->reply_first + c->reply_count - 1) % REPLY_QUEUE];
+}
+
+/* Status words that follow each other are one reply. */
 static void push_reply(struct tcp_connection *c, bool acked, unsigned code,
                        struct mc_memory *memory, const char *payload, uint64_t length) {
     MC_ASSERT(c->reply_count < REPLY_QUEUE);
-    struct tcp_reply *reply = &c->replies[(c->reply_first + c->reply_count) % REPLY_QUEUE];
-    *reply = (struct tcp_reply){.memory = memory,
-                                .payload = payload,
-                                .length = length,
-                                .status_word = htole64(TCP_STATUS_MAGIC | code),
-                                .status_length = acked ? TCP_STATUS_BYTES : 0};
-    c->reply_count++;
+    struct tcp_reply *reply = last_reply(c);
+    if (reply == NULL || reply->length > 0 || reply->status_length == sizeof(reply->status)) {
+        reply = &c->replies[(c->reply_first + c->reply_count++) % REPLY_QUEUE];
+        reply->status_length = 0;
+    }
+    reply->memory = memory;
+    reply->payload = payload;
+    reply->length = length;
+    if (acked) {
+        reply->status[reply->status_length / TCP_STATUS_BYTES] = htole64(TCP_STATUS_MAGIC | code);
+        reply->status_length += TCP_STATUS_BYTES;
+    }
     if (memory != NULL) {
         c->reply_payloads++;
     }
@@ -205,7 +217,7 @@ static int gather_replies(struct tcp_connection *c, struct iovec *iov, uint64_t 
             break; /* the bounce holds the first reply's */
         }
         if (skip < reply->status_length) {
-            iov[count].iov_base = (char *)&reply->status_word + skip;
+            iov[count].iov_base = (char *)reply->status + skip;
             iov[count].iov_len = reply->status_length - skip;
             *total += iov[count++].iov_len;
             skip = 0;

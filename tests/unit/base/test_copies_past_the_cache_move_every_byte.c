@@ -26,8 +26,8 @@ static void check(void (*copy)(void *, const void *, size_t), size_t to_at, size
 }
 
 static void every_byte_arrives(void **state) {
-    static const size_t lengths[] = {0,      1,       63,          64,      65,
-                                     4096,   65535,   65536,       65537,   65536 + 63,
+    static const size_t lengths[] = {0,      1,       63,          64,      65,    2111,
+                                     2113,   4097,    65535,       65536,   65537, 65536 + 63,
                                      200001, 4194303, 4194304 + 1, 5u << 20};
     size_t checked = 0;
     for (size_t l = 0; l < MC_ARRAY_LEN(lengths); l++) {

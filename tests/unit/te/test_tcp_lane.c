@@ -407,39 +407,47 @@ static void answers_may_dribble(void **state) {
     close(fd);
 }
 
-/* A long read of ours has an empty one before it, so its answer begins with two status words. */
-#define LONG_READ (32u << 10)
+/* A long request of ours has empty ones before it, so the answer to a read begins with as many
+ * status words more. */
+#define LONG_BYTES   (32u << 10)
+#define STATUS_BYTES ((1 + TCP_PADS) * TCP_STATUS_BYTES)
 
-static int padded_call(struct fixture *f) {
+static int padded_call(struct fixture *f, unsigned pad_opcode, unsigned opcode) {
     int fd = answer_call(f);
-    struct tcp_header empty = expect_header(fd), header = expect_header(fd);
-    assert_int_equal(empty.opcode, 0x80);
-    assert_int_equal(empty.size, 0);
-    assert_int_equal(header.opcode, 0x80);
-    assert_int_equal(header.size, LONG_READ);
+    for (int i = 0; i < TCP_PADS; i++) {
+        struct tcp_header empty = expect_header(fd);
+        assert_int_equal(empty.opcode, pad_opcode);
+        assert_int_equal(empty.size, 0);
+    }
+    struct tcp_header header = expect_header(fd);
+    assert_int_equal(header.opcode, opcode);
+    assert_int_equal(header.size, LONG_BYTES);
     assert_int_equal(header.addr, (uint64_t)(uintptr_t)f->remote);
     return fd;
 }
 
 static void the_answer_to_a_padded_read_may_dribble(void **state) {
     struct fixture *f = *state;
-    static uint8_t answer[16 + LONG_READ];
-    uint64_t words[2] = {htole64(OK_WORD), htole64(OK_WORD)};
-    memcpy(answer, words, sizeof(words));
-    mc_test_fill(answer + 16, LONG_READ, 3);
+    static uint8_t answer[STATUS_BYTES + LONG_BYTES];
+    for (int i = 0; i <= TCP_PADS; i++) {
+        uint64_t word = htole64(OK_WORD);
+        memcpy(answer + i * TCP_STATUS_BYTES, &word, sizeof(word));
+    }
+    mc_test_fill(answer + STATUS_BYTES, LONG_BYTES, 3);
     play(f);
     for (int drive = 0; drive < 2; drive++) {
-        memset(f->local, 0, LONG_READ);
-        struct double_batch *b = post_reads(f, 1, LONG_READ, drive == 1);
-        int fd = padded_call(f);
-        for (size_t i = 0; i < 20; i++) {
+        memset(f->local, 0, LONG_BYTES);
+        struct double_batch *b = post_reads(f, 1, LONG_BYTES, drive == 1);
+        int fd = padded_call(f, 0x80, 0x80);
+        const size_t dribbled = STATUS_BYTES + 4;
+        for (size_t i = 0; i < dribbled; i++) {
             say(fd, answer + i, 1);
             usleep(300);
         }
-        say(fd, answer + 20, sizeof(answer) - 20);
+        say(fd, answer + dribbled, sizeof(answer) - dribbled);
         double_wait(b, drive == 1);
         assert_ok(b->status[0]);
-        mc_test_verify(f->local, LONG_READ, 3);
+        mc_test_verify(f->local, LONG_BYTES, 3);
         free(b);
         double_close(&f->segment);
         close(fd);
@@ -449,15 +457,17 @@ static void the_answer_to_a_padded_read_may_dribble(void **state) {
 static void a_padded_read_can_be_refused_and_answered_with_nonsense(void **state) {
     struct fixture *f = *state;
     play(f);
-    static const uint64_t words[][2] = {
-        {OK_WORD, OK_WORD | 1}, {OK_WORD | 1, 0}, {OK_WORD, 7}, {7, OK_WORD}};
-    for (size_t i = 0; i < MC_ARRAY_LEN(words); i++) {
-        struct double_batch *b = post_reads(f, 1, LONG_READ, false);
-        int fd = padded_call(f);
-        say_status(fd, words[i][0]);
-        if (words[i][0] == OK_WORD) {
-            say_status(fd, words[i][1]);
+    static const struct {
+        int at;
+        uint64_t word;
+    } bad[] = {{TCP_PADS, OK_WORD | 1}, {0, OK_WORD | 1}, {TCP_PADS, 7}, {TCP_PADS / 2, 7}};
+    for (size_t i = 0; i < MC_ARRAY_LEN(bad); i++) {
+        struct double_batch *b = post_reads(f, 1, LONG_BYTES, false);
+        int fd = padded_call(f, 0x80, 0x80);
+        for (int k = 0; k < bad[i].at; k++) {
+            say_status(fd, OK_WORD);
         }
+        say_status(fd, bad[i].word);
         double_wait(b, false);
         bool refused = i < 2;
         assert_int_equal(b->status[0], refused ? MC_ERR_REJECTED : MC_ERR_PROTOCOL);
@@ -467,15 +477,34 @@ static void a_padded_read_can_be_refused_and_answered_with_nonsense(void **state
     }
 }
 
+/* What precedes a write asks for no answer: one status word says that all is applied. */
+static void a_padded_write_is_answered_once(void **state) {
+    struct fixture *f = *state;
+    static uint8_t got[LONG_BYTES];
+    play(f);
+    mc_test_fill(f->local, LONG_BYTES, 4);
+    struct double_batch *b = double_batch();
+    double_add_slice(b, &f->segment, MC_TRANSFER_WRITE, f->local, f->remote, LONG_BYTES);
+    assert_ok(double_post(b, false));
+    int fd = padded_call(f, 0x00, 0x81);
+    assert_ok(mc_recv_all(fd, got, LONG_BYTES, in_ms(20000)));
+    mc_test_verify(got, LONG_BYTES, 4);
+    say_status(fd, OK_WORD);
+    double_wait(b, false);
+    assert_ok(b->status[0]);
+    free(b);
+    close(fd);
+}
+
 static void a_peer_that_is_not_ours_is_asked_without_padding(void **state) {
     struct fixture *f = *state;
     f->segment.desc.boot_id[0] = '\0';
-    assert_ok(double_move(&f->segment, MC_TRANSFER_READ, f->local, f->remote, LONG_READ, true));
+    assert_ok(double_move(&f->segment, MC_TRANSFER_READ, f->local, f->remote, LONG_BYTES, true));
     double_close(&f->segment);
     play(f);
-    struct double_batch *b = post_reads(f, 1, LONG_READ, false);
+    struct double_batch *b = post_reads(f, 1, LONG_BYTES, false);
     int fd = answer_call(f);
-    assert_int_equal(expect_header(fd).size, LONG_READ);
+    assert_int_equal(expect_header(fd).size, LONG_BYTES);
     close(fd);
     expect_failed(b, 0, MC_ERR_CLOSED);
 }
@@ -698,6 +727,7 @@ int main(void) {
         T1(answers_may_dribble),
         T1(the_answer_to_a_padded_read_may_dribble),
         T1(a_padded_read_can_be_refused_and_answered_with_nonsense),
+        T1(a_padded_write_is_answered_once),
         T1(a_peer_that_is_not_ours_is_asked_without_padding),
         T1(a_lane_survives_that_its_idle_connection_is_closed),
         T(a_descriptor_that_names_another_place_moves_the_lanes),

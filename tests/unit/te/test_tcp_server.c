@@ -150,6 +150,42 @@ static void empty_requests_are_answered(void **state) {
     close(fd);
 }
 
+/* Sent at once, so that the server queues them: every request has its status word, however many
+ * without payload follow each other, and a refusal is behind all of them. */
+static void answers_that_queue_up_keep_their_order(void **state) {
+    struct fixture *f = *state;
+    enum { EMPTY_MOST = 20 };
+    unsigned char out[2 * (EMPTY_MOST + 2)][TCP_HEADER_BYTES];
+    uint8_t bytes[100];
+    mc_test_fill(f->memory, sizeof(bytes), 6);
+    for (int empty = 0; empty <= EMPTY_MOST; empty++) {
+        int fd = dial(f), count = 0;
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < empty; i++) {
+                tcp_header_encode(out[count++], &(struct tcp_header){0, at(f, 0), 0x80 | (i & 1)});
+            }
+            tcp_header_encode(out[count++], &(struct tcp_header){sizeof(bytes), at(f, 0), 0x80});
+            tcp_header_encode(out[count++], &(struct tcp_header){1, at(f, 1), 0x00});
+        }
+        tcp_header_encode(out[count - 1], &(struct tcp_header){1, 8, 0x80});
+        put(fd, out, (size_t)count * TCP_HEADER_BYTES);
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i <= empty; i++) {
+                expect_status(fd, 0);
+            }
+            get(fd, bytes, sizeof(bytes));
+            mc_test_verify(bytes, sizeof(bytes), 6);
+            if (round == 0) {
+                get(fd, bytes, 1);
+                assert_int_equal(bytes[0], f->memory[1]);
+            }
+        }
+        expect_status(fd, 1);
+        expect_end(fd);
+        close(fd);
+    }
+}
+
 static void unknown_opcodes_read(void **state) {
     struct fixture *f = *state;
     uint8_t bytes[64];
@@ -435,6 +471,7 @@ int main(void) {
         T(acknowledged_requests_move_every_byte),
         T(plain_requests_have_no_status),
         T(empty_requests_are_answered),
+        T(answers_that_queue_up_keep_their_order),
         T(unknown_opcodes_read),
         T(pipelined_overlapping_requests_take_effect_in_order),
         T(a_peer_that_stops_sending_still_gets_its_answers),
