@@ -71,6 +71,9 @@ static bool audit_object(void *ctx, struct mc_shard *shard, struct mc_object *o)
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
         uint64_t offset = 0, size = 0;
+        if (r->stripes > 0 && i > 0 && mc_object_replica(o, i - 1)->stripes == 0) {
+            fault(a, o, "has a stripe behind what is in one piece");
+        }
         if (r->type != MC_REPLICA_MEMORY) {
             continue; /* no extent */
         }

@@ -89,12 +89,16 @@ void mc_replication_begin(struct mc_call *call, struct mc_shard *shard, struct m
     r->source = source;
     r->kind = (uint8_t)kind;
     r->target_count = (uint8_t)count;
+    unsigned before = o->replica_count; /* the disks' of a striped object stay last */
+    while (mc_object_striped(o) && mc_object_replica(o, before - 1)->stripes == 0) {
+        before--;
+    }
     for (unsigned i = 0; i < o->replica_count; i++) {
-        all[i] = *mc_object_replica(o, i);
+        all[i < before ? i : i + count] = *mc_object_replica(o, i);
     }
     for (unsigned i = 0; i < count; i++) {
         r->targets[i] = targets[i].id;
-        all[o->replica_count + i] = targets[i];
+        all[before + i] = targets[i];
     }
     if (count > 0) {
         mc_object_set_replicas(shard, o, all, o->replica_count + count);

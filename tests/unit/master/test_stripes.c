@@ -467,6 +467,44 @@ static void test_what_is_left_of_a_broken_one_goes_when_an_ssd_has_it(void **sta
     fixture_check(f);
 }
 
+/* Stripes that move stay before what the SSD has: else they would pass for whole copies once none
+ * of the old places is left, and what one lost stripe leaves would be read (simulated seed 8501).
+ */
+static void test_stripes_that_move_are_stripes_beside_an_ssd_too(void **state) {
+    struct fixture *f = *state;
+    struct mc_uuid ids[2], late[2];
+    struct mw_e_vec tasks;
+    const struct mw_a_client_flag flag = mount_two_with_ssd(f, ids);
+    call(f, MC_RPC_TakeOffloads, &flag, &tasks);
+    assert_ok(put_striped(f, "k", 40 * MIB));
+    call(f, MC_RPC_TakeOffloads, &flag, &tasks);
+    struct mw_a_on_disk told = {client_a, str("10.0.0.1:99"), false, tasks.value};
+    call(f, MC_RPC_OnDisk, &told, &tasks);
+    assert_ok(tasks.error);
+    const char *const from[] = {"node:0", "node:1"}, *const to[] = {"node:2", "node:3"};
+    for (unsigned i = 0; i < 2; i++) {
+        struct mw_a_move_start start = {{7, i}, str("k"), str("default"), str(from[i]), str(to[i])};
+        struct mw_a_client_key end = {{7, i}, str("k"), str("default")};
+        struct mw_e_move started;
+        struct mw_e_void r;
+        late[i] = mount(f, to[i], SEGMENT);
+        call(f, MC_RPC_MoveStart, &start, &started);
+        assert_ok(started.error);
+        call(f, MC_RPC_MoveEnd, &end, &r);
+        assert_ok(r.error);
+        fixture_check(f);
+    }
+    struct mw_e_object o = object(f, "k");
+    assert_int_equal(o.value.stripes, 2);
+    assert_int_equal(o.value.list.replicas.count, 3);
+    assert_ok(unmount(f, late[1]));
+    o = object(f, "k");
+    assert_int_equal(o.value.stripes, 1);
+    assert_int_equal(o.value.list.replicas.count, 1);
+    assert_int_equal(((struct mw_replica *)o.value.list.replicas.items)[0].tag, MW_TAG_LOCAL_DISK);
+    fixture_check(f);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -482,6 +520,7 @@ int main(void) {
         TEST(test_a_copy_is_made_step_by_step),
         TEST(test_an_ssd_has_it_whole_when_a_stripe_is_lost),
         TEST(test_what_is_left_of_a_broken_one_goes_when_an_ssd_has_it),
+        TEST(test_stripes_that_move_are_stripes_beside_an_ssd_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
