@@ -21,7 +21,7 @@ struct control { /* of the test: tests/integration/faults/test_the_ssd_tier_outl
     _Atomic uint32_t read_error_permille, write_error_permille, sync_error_permille;
     _Atomic uint32_t no_space, delay_us;
     /* counted here */
-    _Atomic uint32_t calls, faults;
+    _Atomic uint32_t calls, read_errors, write_errors, sync_errors, full, slow;
 };
 
 struct io_uring;
@@ -52,8 +52,10 @@ static int is_ours(int fd) {
     return under != NULL && len > 0 && strncmp(path, under, strlen(under)) == 0;
 }
 
+enum kind { READ, WRITE, SYNC };
+
 /* True when this call is to fail; errno says how. */
-static int fails(int fd, const _Atomic uint32_t *permille, int writes) {
+static int fails(int fd, enum kind kind) {
     static _Atomic uint32_t dice = 12345;
     int saved = errno;
     struct control *c = control();
@@ -61,36 +63,43 @@ static int fails(int fd, const _Atomic uint32_t *permille, int writes) {
         errno = saved;
         return 0;
     }
+    const _Atomic uint32_t *permille[] = {&c->read_error_permille, &c->write_error_permille,
+                                          &c->sync_error_permille};
+    _Atomic uint32_t *errors[] = {&c->read_errors, &c->write_errors, &c->sync_errors};
     atomic_fetch_add(&c->calls, 1);
     uint32_t delay = atomic_load(&c->delay_us);
     if (delay > 0) {
+        atomic_fetch_add(&c->slow, 1);
         usleep(delay);
     }
     uint32_t thrown = (atomic_fetch_add(&dice, 1) * 2654435761u >> 8) % 1000;
-    errno = writes && atomic_load(&c->no_space) ? ENOSPC : thrown < atomic_load(permille) ? EIO : 0;
-    if (errno != 0) {
-        atomic_fetch_add(&c->faults, 1);
+    if (kind == WRITE && atomic_load(&c->no_space)) {
+        atomic_fetch_add(&c->full, 1);
+        errno = ENOSPC;
+        return 1;
+    }
+    if (thrown < atomic_load(permille[kind])) {
+        atomic_fetch_add(errors[kind], 1);
+        errno = EIO;
         return 1;
     }
     errno = saved;
     return 0;
 }
 
-#define NONE        (&(const _Atomic uint32_t){0})
-#define RATE(which) (control() != NULL ? &control()->which : NONE)
-#define REAL(name)  ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 #define READS(name)                                                                                \
     ssize_t name(int fd, void *buffer, size_t len, off_t at) {                                     \
-        return fails(fd, RATE(read_error_permille), 0) ? -1 : REAL(name)(fd, buffer, len, at);     \
+        return fails(fd, READ) ? -1 : REAL(name)(fd, buffer, len, at);                             \
     }
 #define WRITES(name)                                                                               \
     ssize_t name(int fd, const void *buffer, size_t len, off_t at) {                               \
-        return fails(fd, RATE(write_error_permille), 1) ? -1 : REAL(name)(fd, buffer, len, at);    \
+        return fails(fd, WRITE) ? -1 : REAL(name)(fd, buffer, len, at);                            \
     }
 #define SYNCS(name)                                                                                \
     int name(int fd) {                                                                             \
-        return fails(fd, RATE(sync_error_permille), 0) ? -1 : REAL(name)(fd);                      \
+        return fails(fd, SYNC) ? -1 : REAL(name)(fd);                                              \
     }
 READS(pread)
 READS(pread64)
@@ -100,11 +109,11 @@ SYNCS(fsync)
 SYNCS(fdatasync)
 
 ssize_t write(int fd, const void *buffer, size_t len) {
-    return fails(fd, RATE(write_error_permille), 1) ? -1 : REAL(write)(fd, buffer, len);
+    return fails(fd, WRITE) ? -1 : REAL(write)(fd, buffer, len);
 }
 
 ssize_t writev(int fd, const struct iovec *parts, int count) {
-    return fails(fd, RATE(write_error_permille), 1) ? -1 : REAL(writev)(fd, parts, count);
+    return fails(fd, WRITE) ? -1 : REAL(writev)(fd, parts, count);
 }
 
 int io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned flags);
