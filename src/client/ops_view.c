@@ -81,10 +81,14 @@ static void record_put(struct mc_view_record *record) {
     }
 }
 
+static uint64_t lease_end_ns(uint64_t asked_ns, uint64_t ttl_ms) {
+    return asked_ns + mc_min_u64(ttl_ms, UINT32_MAX) * MC_MS;
+}
+
 static void set_lease(struct mc_view_record *record, uint64_t asked_ns, uint64_t ttl_ms) {
-    uint64_t ttl_ns = mc_min_u64(ttl_ms, UINT32_MAX) * MC_MS;
-    record->renew_at_ns = asked_ns + ttl_ns / 2;
-    atomic_store_explicit(&record->lease_end_ns, asked_ns + ttl_ns, memory_order_release);
+    uint64_t end_ns = lease_end_ns(asked_ns, ttl_ms);
+    record->renew_at_ns = asked_ns + (end_ns - asked_ns) / 2;
+    atomic_store_explicit(&record->lease_end_ns, end_ns, memory_order_release);
 }
 
 bool mc_ops_view_valid(const struct mc_view_record *record) {
@@ -92,25 +96,31 @@ bool mc_ops_view_valid(const struct mc_view_record *record) {
     return end != 0 && mc_ops_now(record->ops) < end;
 }
 
-/* Whether the bytes are those that were written. */
-static bool intact(struct mc_ops *ops, struct mc_str key, const struct mw_replica_list *list,
-                   const struct mw_replica *replica, const void *data) {
+/* Whether the bytes are those that were written. Those that were mapped after the lease may be
+ * another object's: nothing is wrong with them. */
+static enum mc_status check_mapped(struct mc_ops *ops, const struct mc_ops_call *call,
+                                   struct mc_str key, const struct mw_replica_list *list,
+                                   const struct mw_replica *replica, const void *data) {
     struct mc_slice slice = {(void *)(uintptr_t)data, replica->memory.size}; /* only read */
     if (!ops->checksum || !list->checksum.has ||
         mc_checksum_slices(&slice, 1, slice.length) == list->checksum.value) {
-        return true;
+        return MC_OK;
+    }
+    if (mc_ops_now(ops) >= lease_end_ns(call->asked_ns, list->lease_ttl_ms)) {
+        return MC_LEASE_EXPIRED;
     }
     mc_metric_add(&ops->counters.checksum_mismatches, 1);
     mc_error("the bytes mapped are not the bytes written: key=%.*s replica=%llu endpoint=%.*s",
              (int)key.len, key.ptr, (unsigned long long)replica->id,
              (int)replica->memory.endpoint.len, replica->memory.endpoint.ptr);
-    return false;
+    return MC_CHECKSUM_MISMATCH;
 }
 
 /* The nearest replica that can be mapped and is intact. */
-static enum mc_status map_nearest(struct mc_ops *ops, struct mc_str key,
-                                  const struct mw_replica_list *list, uint64_t deadline_ns,
-                                  const struct mw_replica **out, const void **data) {
+static enum mc_status map_nearest(struct mc_ops *ops, const struct mc_ops_call *call,
+                                  struct mc_str key, const struct mw_replica_list *list,
+                                  uint64_t deadline_ns, const struct mw_replica **out,
+                                  const void **data) {
     enum mc_status status = MC_REPLICA_NOT_IN_LOCAL_MEMORY;
     uint64_t tried = 0;
     size_t index;
@@ -118,13 +128,13 @@ static enum mc_status map_nearest(struct mc_ops *ops, struct mc_str key,
     while ((replica = mc_ops_choose(ops, list, tried, &index)) != NULL) {
         *data = ops->port->ops->map(ops->port, replica->memory.endpoint, replica->memory.address,
                                     replica->memory.size, deadline_ns);
-        if (*data != NULL && intact(ops, key, list, replica, *data)) {
-            *out = replica;
-            return MC_OK;
-        }
         if (*data != NULL) {
+            status = check_mapped(ops, call, key, list, replica, *data);
+            if (status == MC_OK) {
+                *out = replica;
+                return MC_OK;
+            }
             ops->port->ops->unmap(ops->port, replica->memory.endpoint, *data);
-            status = MC_CHECKSUM_MISMATCH;
         }
         tried |= 1ull << index;
     }
@@ -238,7 +248,7 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
     }
     const void *data = NULL;
     const struct mw_replica *replica = NULL;
-    MC_TRY(map_nearest(ops, key, &list, deadline_ns, &replica, &data));
+    MC_TRY(map_nearest(ops, call, key, &list, deadline_ns, &replica, &data));
     struct mc_view_record *record = record_create(ops, key, replica, data);
     set_lease(record, call->asked_ns, list.lease_ttl_ms);
     if (!mc_ops_view_valid(record)) {

@@ -109,6 +109,29 @@ static void test_a_view_shows_what_was_written_or_nothing(void **state) {
     assert_int_equal(fake->mapped, 0);
 }
 
+static void answer_late(struct fake_port *f, enum mc_master_rpc rpc) {
+    f->now_ns += FAKE_LEASE_MS * MC_MS;
+}
+
+/* What is in the object's place after its lease is another's, and no damage. */
+static void test_an_answer_after_the_lease_blames_no_bytes(void **state) {
+    struct mc_ops_view view;
+    struct mc_slice slice = {value, sizeof(value)};
+    struct fake_object *o = fake_find(fake, "k");
+    mc_ops_destroy(ops);
+    ops = fake_ops(fake, true);
+    o->checksum = (struct mw_opt_u64){true, mc_checksum_slices(&slice, 1, sizeof(value))};
+    fake->distance[0] = MC_DISTANCE_HOST;
+    fake->memory[0][o->offset[0]] ^= 1;
+    fake->after_rpc = answer_late;
+    assert_int_equal(mc_ops_view_open(ops, "k", &view), MC_LEASE_EXPIRED);
+    assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->checksum_mismatches), 0);
+    fake->after_rpc = NULL;
+    assert_int_equal(mc_ops_view_open(ops, "k", &view), MC_CHECKSUM_MISMATCH);
+    assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->checksum_mismatches), 1);
+    assert_int_equal(fake->mapped, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -117,6 +140,7 @@ int main(void) {
         T(test_object_gone_is_seen),
         T(test_unanswered_renewal_lets_it_run_out),
         T(test_a_view_shows_what_was_written_or_nothing),
+        T(test_an_answer_after_the_lease_blames_no_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
