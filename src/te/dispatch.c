@@ -286,8 +286,8 @@ static void hand_back(struct mc_dispatch *d, struct mc_slice_op *op, enum mc_sta
     slices[(*back)++] = op;
 }
 
-/* The slice is about to be posted on the rail, which is yet to be told of `more` bytes that are to
- * arrive before it has. */
+/* The slice is about to be posted on the rail, which is yet to be told of `more` bytes: its own and
+ * those of its group that go before. */
 static void watch(struct mc_dispatch *d, struct mc_slice_op *op, unsigned rail, uint64_t more,
                   uint64_t now) {
     double predicted = MC_ATTEMPT_FACTOR * mc_rail_predict(&d->rails[rail], more);
@@ -451,14 +451,19 @@ static size_t post_sprayed(struct mc_dispatch *d, struct mc_slice_op **slices, s
 
 size_t mc_dispatch_post(struct mc_dispatch *d, struct mc_slice_op **slices, size_t count) {
     bool keeps_behind = d->asynchronous && slices[0]->priority > 0;
-    return d->sprayed || keeps_behind ? post_sprayed(d, slices, count)
-                                      : post_plain(d, slices, count);
+    size_t back =
+        d->sprayed || keeps_behind ? post_sprayed(d, slices, count) : post_plain(d, slices, count);
+    if (back > 0) {
+        mc_dispatch_pump(d); /* others may wait for the room that these held for a moment */
+    }
+    return back;
 }
 
 /* ---- the queue ---- */
 
 /* Takes slices that have found a rail, or have none left, out of the queue. One thread at a time
- * does this, so what others place meanwhile is theirs to take back. */
+ * does this. Others that place at the same moment take theirs back when they commit second; when
+ * they are first the rail holds more than its window for once. */
 static size_t take(struct mc_dispatch *d, struct mc_slice_op **taken, size_t *lost) {
     struct mc_spray_view view;
     size_t count = 0;

@@ -26,15 +26,22 @@ static struct mc_qos_item *item_of(struct mc_list *at) {
     return mc_container_of(at, struct mc_qos_item, link);
 }
 
+/* Looks from both ends. Where the place is far from either, behind some that are due later: it
+ * passes none that is due earlier. */
 static void insert_by_deadline(struct mc_list *queue, struct mc_qos_item *item) {
-    struct mc_list *at = queue;
-    if (!mc_list_empty(queue) && item_of(queue->prev)->deadline_ns > item->deadline_ns) {
-        unsigned looked = 0;
-        do {
-            at = at->next;
-        } while (item_of(at)->deadline_ns <= item->deadline_ns && ++looked < MC_QOS_WALK_MAX);
+    struct mc_list *front = queue->next, *back = queue->prev;
+    for (unsigned looked = 0; looked < MC_QOS_WALK_MAX; looked++) {
+        if (back == queue || item_of(back)->deadline_ns <= item->deadline_ns) {
+            break;
+        }
+        if (item_of(front)->deadline_ns > item->deadline_ns) {
+            back = front->prev;
+            break;
+        }
+        front = front->next;
+        back = back->prev;
     }
-    mc_list_push_back(at, &item->link); /* before `at` */
+    mc_list_push_back(back->next, &item->link); /* behind `back` */
 }
 
 void mc_qos_push(struct mc_qos *q, struct mc_qos_item *item, uint64_t now_ns) {

@@ -2,11 +2,11 @@
  * qos: in which order waiting slices go.
  *
  * Three queues, one a priority. Strictly: the highest priority that waits goes first, but a slice
- * gains one priority for each MC_QOS_AGE_NS that it has waited, so the lowest is late and never
- * forgotten. By weight, where a policy gives weights: each priority gets its share of the bytes.
- * Within a priority the earliest deadline goes first, and what has none, or one further away than
- * MC_QOS_PATIENCE_NS, counts as if it had one then: so those are first come, first served, and no
- * stream of deadlines keeps them waiting for ever.
+ * at the head of its queue gains one priority for each MC_QOS_AGE_NS that it has waited, so the
+ * lowest is late and never forgotten. By weight, where a policy gives weights: each priority gets
+ * its share of the bytes. Within a priority the earliest deadline goes first, and what has none, or
+ * one further away than MC_QOS_PATIENCE_NS, counts as if it had one then: so those are first come,
+ * first served, and no stream of deadlines keeps them waiting for ever.
  *
  * The caller holds a lock; `waiting` alone may be read without.
  */
@@ -20,7 +20,7 @@
 #define MC_PRIORITIES      3             /* 0 = high, 1 = medium, 2 = low */
 #define MC_QOS_AGE_NS      (100 * MC_MS) /* waiting so long is worth one priority */
 #define MC_QOS_PATIENCE_NS MC_SEC
-#define MC_QOS_WALK_MAX    1024 /* items that a push looks at; a place behind them will do, too */
+#define MC_QOS_WALK_MAX    1024 /* items that a push looks at, from either end */
 
 struct mc_qos_item {
     struct mc_list link;

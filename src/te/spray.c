@@ -84,6 +84,7 @@ void mc_spray_look(const struct mc_spray *s, struct mc_spray_view *v, bool yield
     v->longest = 0;
     v->up = atomic_load_explicit(&s->up, memory_order_relaxed);
     v->touched = 0;
+    v->probed = 0;
     v->first = (uint32_t)((now_ns >> 8 & 0xffff) * s->count >> 16);
     v->idle_due = now_ns >= atomic_load_explicit(&s->look_for_idle_ns, memory_order_relaxed);
     v->yields = yields;
@@ -124,7 +125,10 @@ static bool has_room(const struct mc_spray *s, const struct mc_spray_view *v, un
     if (priority != 0 && (v->yields || seen->urgent != 0) && !mc_qos_weighted(&s->queue)) {
         window >>= priority == 1 ? MEDIUM_SHARE_LOG2 : LOW_SHARE_LOG2;
     }
-    return seen->inflight == 0 || seen->inflight + length <= window;
+    /* Where there is one rail the urgent ask nobody for room (dispatch.c): who has waited until it
+     * is as urgent does not wait for theirs. */
+    uint64_t counted = seen->inflight - (s->count == 1 && priority == 0 ? seen->urgent : 0);
+    return counted == 0 || counted + length <= window;
 }
 
 /* Of the rails in `among` (not 0), the one that completes the slice first; looking begins at
@@ -243,6 +247,7 @@ static int choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_i
         int probe = find_probe(s, v, links, open, bad);
         if (probe >= 0) {
             mc_metric_add(&s->rails[probe].probes, 1);
+            v->probed |= 1u << probe;
             return place(v, item, (unsigned)probe);
         }
     }
@@ -283,7 +288,7 @@ uint32_t mc_spray_commit(struct mc_spray *s, struct mc_spray_view *v) {
         add_placed(r, seen);
         uint64_t inflight = mc_rail_inflight(r);
         bool raced = inflight > seen->inflight && inflight > mc_rail_window(r, v->longest);
-        overfull |= (uint32_t)raced << rail;
+        overfull |= (uint32_t)raced << rail & ~v->probed; /* the next probe is 2 s away */
     }
     v->touched = 0;
     return overfull;

@@ -78,12 +78,13 @@ void mc_spray_set_up(struct mc_spray *s, unsigned rail, bool up);
 /* What one thread has seen of the rails, and what it has placed on them since. On its stack. */
 struct mc_spray_view {
     uint64_t now_ns;
-    uint64_t longest;           /* slice placed */
-    uint32_t up;                /* bit per rail: up when looked at; of others nothing is known */
-    uint32_t touched;           /* bit per rail: has something to commit */
-    uint32_t first;             /* rail at which looking begins, so that equals take turns */
-    bool idle_due;              /* it is time to look for idle rails */
-    bool yields;                /* others of this host have urgent bytes on the way */
+    uint64_t longest; /* slice placed */
+    uint32_t up;      /* bit per rail: up when looked at; of others nothing is known */
+    uint32_t touched; /* bit per rail: has something to commit */
+    uint32_t probed;  /* bit per rail: a slice goes to try it, whether there is room or not */
+    uint32_t first;   /* rail at which looking begins, so that equals take turns */
+    bool idle_due;    /* it is time to look for idle rails */
+    bool yields;      /* others of this host have urgent bytes on the way */
     bool behind[MC_PRIORITIES]; /* slices wait that go before one of this priority */
     struct mc_spray_seen {
         double ns_per_byte, latency_ns;

@@ -204,6 +204,7 @@ void rdma_ended_tell(struct rdma_ended *ended) {
             }
             continue;
         }
+        tell_arrived(&told); /* sending others on may take a while */
         if (status == RDMA_WC_AGAIN) {
             rdma_repost(ep->context->transport, slice);
         } else {

@@ -301,6 +301,39 @@ static void of_two_that_fill_a_rail_at_once_one_is_told(void **state) {
     assert_int_equal(mc_rail_inflight(&s.rails[0]), 8192);
 }
 
+/* A probe comes once in two seconds: that others fill its rail at that moment does not undo it. */
+static void a_probe_is_not_taken_back(void **state) {
+    struct scene s;
+    struct mc_spray_view a, b;
+    struct mc_spray_item yours[64];
+    struct mc_health health[2] = {0};
+    _Atomic(struct mc_health *) links = health;
+    scene_init(&s, 2, NULL);
+    mc_spray_set_up(&s.spray, 1, false);
+    struct mc_spray_item probe = item_of(&s, 1 << 20, 0);
+    probe.links = &links;
+    assert_int_equal(choose_at(&s, &probe, s.now), 0);
+    mc_spray_end(&s.spray, &probe, MC_SPRAY_FAILED, "a", s.now);
+    s.now += 20 * MC_MS;
+    mc_spray_look(&s.spray, &a, false, s.now);
+    assert_int_equal(mc_spray_choose(&s.spray, &a, &probe), 0);
+    assert_true(fill(&s, &b, yours) > 0);
+    assert_int_equal(mc_spray_commit(&s.spray, &b), 0);
+    assert_int_equal(mc_spray_commit(&s.spray, &a), 0);
+}
+
+/* The urgent go straight to the only rail, however much is there; others wait, but not for ever. */
+static void beside_a_flood_of_urgent_bytes_the_old_go_too(void **state) {
+    struct scene s;
+    scene_init(&s, 1, NULL);
+    atomic_store(&s.rails[0].inflight[0], 4 * mc_rail_window(&s.rails[0], 4096));
+    struct mc_spray_item low = item_of(&s, 4096, 2);
+    mc_qos_push(&s.spray.queue, &low.wait, s.now);
+    assert_null(next_at(&s, s.now));
+    assert_null(next_at(&s, s.now + MC_QOS_AGE_NS));
+    assert_ptr_equal(next_at(&s, s.now + 2 * MC_QOS_AGE_NS), &low);
+}
+
 static void a_failure_pauses_the_way_and_two_peers_the_rail(void **state) {
     struct scene s;
     scene_init(&s, 2, NULL);
@@ -447,7 +480,8 @@ static void the_earliest_deadline_goes_first(void **state) {
     static const uint32_t strict[3];
     const uint64_t now = 10 * MC_SEC;
     struct mc_qos q;
-    struct mc_qos_item open[3], soon, sooner, far, late, many[2 * MC_QOS_WALK_MAX];
+    struct mc_qos_item open[3], soon, sooner, far, late;
+    struct mc_qos_item many[2 * MC_QOS_WALK_MAX], later[MC_QOS_WALK_MAX + 10];
     mc_qos_init(&q, strict);
     for (int i = 0; i < 3; i++) {
         open[i] = (struct mc_qos_item){.length = 1, .priority = 1};
@@ -465,17 +499,21 @@ static void the_earliest_deadline_goes_first(void **state) {
     mc_qos_push(&q, &late, now + MC_QOS_PATIENCE_NS);
     struct mc_qos_item *const order[] = {&sooner, &soon, &open[0], &open[1], &open[2], &far, &late};
     expect_order(&q, order, MC_ARRAY_LEN(order));
-    /* A push looks at a bounded number of those that go before. */
+    /* However many go before, or after, who pushes late passes none that is due earlier. */
     for (int i = 0; i < 2 * MC_QOS_WALK_MAX; i++) {
         many[i] = (struct mc_qos_item){.length = 1, .priority = 1, .deadline_ns = now + 1};
         mc_qos_push(&q, &many[i], now);
     }
     mc_qos_push(&q, &open[0], now);
-    mc_qos_push(&q, &soon, now);
-    for (int i = 0; i + 1 < MC_QOS_WALK_MAX; i++) {
-        mc_qos_remove(&q, &many[i], true);
+    mc_qos_push(&q, &soon, now - 1);
+    assert_ptr_equal(soon.link.prev, &many[2 * MC_QOS_WALK_MAX - 1].link);
+    assert_ptr_equal(soon.link.next, &open[0].link);
+    for (size_t i = 0; i < MC_ARRAY_LEN(later); i++) {
+        later[i] = (struct mc_qos_item){.length = 1, .priority = 1};
+        mc_qos_push(&q, &later[i], now + 1);
     }
-    assert_ptr_equal(mc_container_of(q.queues[1].next, struct mc_qos_item, link), &soon);
+    mc_qos_push(&q, &sooner, now); /* a push looks at a bounded number of them */
+    assert_ptr_equal(sooner.link.prev, &later[MC_ARRAY_LEN(later) - 1 - MC_QOS_WALK_MAX].link);
 }
 
 int main(void) {
@@ -491,6 +529,8 @@ int main(void) {
         cmocka_unit_test(a_full_rail_makes_wait_and_the_one_that_frees_first_serves),
         cmocka_unit_test(a_group_is_placed_as_one_after_the_other),
         cmocka_unit_test(of_two_that_fill_a_rail_at_once_one_is_told),
+        cmocka_unit_test(a_probe_is_not_taken_back),
+        cmocka_unit_test(beside_a_flood_of_urgent_bytes_the_old_go_too),
         cmocka_unit_test(a_failure_pauses_the_way_and_two_peers_the_rail),
         cmocka_unit_test(an_idle_rail_is_tried_again),
         cmocka_unit_test(slices_suit_the_request_and_the_rails),
