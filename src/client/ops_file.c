@@ -57,17 +57,21 @@ bool mc_ops_file_allowed(const struct mc_ops *ops, struct mc_str path) {
 
 /* Upstream's next part is one letter, ours a number of 16 digits. */
 bool mc_ops_file_own_name(const struct mc_ops *ops, struct mc_str path) {
-    return memchr(path.ptr + ops->fsdir.len + 1, '/', 2) == NULL;
+    return memchr(path.ptr + ops->fsdir.len + 1, '/',
+                  mc_min_u64(2, path.len - ops->fsdir.len - 1)) == NULL;
 }
 
-void mc_ops_file_delete(struct mc_ops *ops, struct mc_str path) {
+bool mc_ops_file_delete(struct mc_ops *ops, struct mc_str path) {
     char *name = mc_str_dup(path);
-    if (mc_ops_file_allowed(ops, path) && unlink(name) != 0 && errno != ENOENT) {
+    bool allowed = mc_ops_file_allowed(ops, path);
+    bool gone = allowed && (unlink(name) == 0 || errno == ENOENT);
+    if (allowed && !gone) {
         mc_warn_limited("the copy of an object that is gone cannot be deleted: path=%s errno=%d "
                         "reason=\"%s\"",
                         name, errno, strerror(errno));
     }
     free(name);
+    return gone;
 }
 
 /* The directories between the master's and the file. */
@@ -148,6 +152,9 @@ enum mc_status mc_ops_file_write(struct mc_ops *ops, struct mc_str path,
                         "reason=\"%s\"",
                         name, step, error, strerror(error));
         (void)unlink(mc_buf_cstr(&temporary));
+        if (mc_ops_file_own_name(ops, path)) {
+            (void)unlink(name); /* over a network a rename may be done and answered as failed */
+        }
     }
     if (fd >= 0) {
         close(fd);

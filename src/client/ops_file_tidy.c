@@ -5,7 +5,8 @@
  *
  * A batch without paths is another kind of work, the directories of masters that were: their files
  * are read by nobody, because a master starts empty. They may be many, so that this takes steps of
- * its own; when it stops half-way the master gives it to somebody again.
+ * its own; when it stops half-way the master gives it to somebody again. A client whose directory
+ * is not the master's (it was started anew with another) deletes nothing.
  */
 #include "client/ops_internal.h"
 
@@ -18,11 +19,15 @@
 
 #define STEP_NAMES 1024u /* that are deleted before the thread looks after its other work */
 #define DEPTH      8     /* of a master's directory, at most */
+#define REFUSED_NS (60 * MC_SEC)
 
 /* ---- directories of masters that were ---- */
 
-static bool is_masters(const char *name) {
-    return strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16;
+/* A link is none: what it points to is not ours. */
+static bool is_masters(const char *path, const char *name) {
+    struct stat info;
+    return strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16 &&
+           lstat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 /* What is in the directory, and itself; false when `left` names did not do, or something cannot be
@@ -51,30 +56,31 @@ static bool delete_tree(struct mc_buf *path, unsigned depth, unsigned *left) {
     return good && (rmdir(mc_buf_cstr(path)) == 0 || errno == ENOENT);
 }
 
-/* A step; true when all are gone. */
+/* A step; true when all are gone. What cannot be deleted keeps none of the others. */
 static bool sweep(struct mc_ops *ops, unsigned *left) {
     struct mc_buf path = {0};
     mc_buf_append(&path, ops->fsdir.ptr, ops->fsdir.len);
     DIR *directory = opendir(mc_buf_cstr(&path));
-    bool good = directory != NULL || errno == ENOENT;
-    for (struct dirent *entry; directory && good && (entry = readdir(directory)) != NULL;) {
+    int error = directory != NULL || errno == ENOENT ? 0 : errno;
+    for (struct dirent *entry; directory && *left > 0 && (entry = readdir(directory)) != NULL;) {
         mc_buf_printf(&path, "/%s", entry->d_name);
-        if (is_masters(entry->d_name) &&
-            strcmp(mc_buf_cstr(&path), mc_buf_cstr(&ops->tidy.keep)) != 0) {
-            good = delete_tree(&path, DEPTH, left);
+        if (is_masters(mc_buf_cstr(&path), entry->d_name) &&
+            strcmp(mc_buf_cstr(&path), mc_buf_cstr(&ops->tidy.keep)) != 0 &&
+            !delete_tree(&path, DEPTH, left) && *left > 0) {
+            error = errno;
         }
         path.len = ops->fsdir.len;
     }
-    if (!good && *left > 0) {
+    if (error != 0) {
         mc_warn_limited("copies of objects of another master cannot be deleted: directory=%s "
                         "errno=%d reason=\"%s\"",
-                        ops->fsdir.ptr, errno, strerror(errno));
+                        ops->fsdir.ptr, error, strerror(error));
     }
     if (directory != NULL) {
         closedir(directory);
     }
     mc_buf_free(&path);
-    return good;
+    return error == 0 && *left > 0;
 }
 
 static void sweep_on(struct mc_ops *ops) {
@@ -93,17 +99,21 @@ static void sweep_on(struct mc_ops *ops) {
 static void carry_out(struct mc_ops *ops, const struct mw_dead_files *orders) {
     struct mc_ops_tidy *tidy = &ops->tidy;
     const struct mc_str *path = orders->paths.items;
+    bool all_gone = true;
     tidy->done = 0;
     if (!mc_str_eq((struct mc_str){tidy->keep.data, tidy->keep.len}, orders->keep)) {
         tidy->sweeping = 0; /* another master's: its files are not to be swept away */
         mc_buf_clear(&tidy->keep);
         mc_buf_append(&tidy->keep, orders->keep.ptr, orders->keep.len);
     }
+    if (!mc_ops_file_allowed(ops, orders->keep)) {
+        return; /* of a directory that is not the one we joined */
+    }
     for (size_t i = 0; i < orders->paths.count; i++) {
-        mc_ops_file_delete(ops, path[i]);
+        all_gone = mc_ops_file_delete(ops, path[i]) && all_gone;
     }
     if (orders->paths.count > 0) {
-        tidy->done = orders->batch;
+        tidy->done = all_gone ? orders->batch : 0; /* else somebody else tries, in a minute */
     } else if (orders->batch != 0) {
         tidy->sweeping = orders->batch;
     }
@@ -111,7 +121,8 @@ static void carry_out(struct mc_ops *ops, const struct mw_dead_files *orders) {
 
 bool mc_ops_tidy_files(struct mc_ops *ops) {
     struct mc_ops_tidy *tidy = &ops->tidy;
-    if (ops->fsdir.len == 0 || !mc_ops_master_is_ours(ops)) {
+    if (ops->fsdir.len == 0 || !mc_ops_master_is_ours(ops) ||
+        mc_ops_now(ops) < tidy->refused_until_ns) {
         return false;
     }
     struct mc_ops_call *call = mc_ops_begin(ops);
@@ -122,11 +133,11 @@ bool mc_ops_tidy_files(struct mc_ops *ops) {
     if (status == MC_OK) {
         carry_out(ops, &answer.value);
     } else if (status == MC_NOT_SUPPORTED) {
-        mc_ops_master_refused(ops, "files of objects that are gone stay");
+        tidy->refused_until_ns = mc_ops_now(ops) + REFUSED_NS; /* an older master of ours */
     }
     mc_ops_end(ops, call);
-    if (status == MC_OK && tidy->sweeping != 0) {
+    if (status == MC_OK && tidy->sweeping != 0 && tidy->done == 0) {
         sweep_on(ops);
     }
-    return tidy->done != 0 || tidy->sweeping != 0;
+    return status == MC_OK && (tidy->done != 0 || tidy->sweeping != 0);
 }

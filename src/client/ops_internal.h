@@ -34,9 +34,10 @@ struct mc_ops_sessions {
 
 /* ops_file_tidy.c: of the one thread that deletes files. */
 struct mc_ops_tidy {
-    uint64_t done;      /* a batch that the master has not been told of; 0 = none */
-    uint64_t sweeping;  /* one that takes many steps; 0 = none */
-    struct mc_buf keep; /* what it leaves */
+    uint64_t done;             /* a batch that the master has not been told of; 0 = none */
+    uint64_t sweeping;         /* one that takes many steps; 0 = none */
+    struct mc_buf keep;        /* what it leaves */
+    uint64_t refused_until_ns; /* the master does not know the question */
 };
 
 #define MC_OPS_AVOID_MAX 8
@@ -169,7 +170,8 @@ void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read);
 /* No other put writes to a path like this: our master's names, not upstream's, which are the key's.
  * The path is allowed. */
 bool mc_ops_file_own_name(const struct mc_ops *ops, struct mc_str path);
-void mc_ops_file_delete(struct mc_ops *ops, struct mc_str path);
+/* Whether it is gone. */
+bool mc_ops_file_delete(struct mc_ops *ops, struct mc_str path);
 
 /* ops_get_hot.c: a view of the copy of this version; false when there is none. With a cache only.
  */

@@ -507,7 +507,7 @@ static void end_files(struct put_chunk *chunk, struct put_key **keys, size_t n,
     const struct mw_e_void *answer = answers.items;
     for (size_t i = 0; i < n; i++) {
         if (answer[i].error != 0 && mc_ops_file_own_name(chunk->ops, keys[i]->file)) {
-            mc_ops_file_delete(chunk->ops, keys[i]->file);
+            (void)mc_ops_file_delete(chunk->ops, keys[i]->file);
         }
     }
 }

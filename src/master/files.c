@@ -183,7 +183,7 @@ void mc_file_settle(struct mc_call *call, struct mc_shard *shard, struct mc_obje
     mc_object_announce(call->m, o);
 }
 
-enum mc_status mc_file_end(struct mc_call *call, struct mc_shard *shard, struct mc_object *o) {
+enum mc_status mc_file_written(struct mc_call *call, struct mc_shard *shard, struct mc_object *o) {
     if (o->file == FILE_NONE) {
         return has_file(o) ? MC_OK : MC_INVALID_WRITE; /* ending twice is ending once */
     }
@@ -232,7 +232,7 @@ static void delete_later(struct mc_master *m, const struct mc_object *o, uint64_
     mc_buf_free(&path);
 }
 
-void mc_file_ends(struct mc_master *m, const struct mc_object *o, const struct mc_replica *r) {
+void mc_file_dropped(struct mc_master *m, const struct mc_object *o, const struct mc_replica *r) {
     if (r->type == MC_REPLICA_DISK) {
         delete_later(m, o, r->offset);
     }

@@ -25,10 +25,10 @@ void mc_file_want(struct mc_call *call, struct mc_shard *shard, struct mc_object
 /* The object has become readable: so does a file that is there already. */
 void mc_file_settle(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
 /* PutEnd and PutRevoke of the kind DISK, by the object's writer. */
-enum mc_status mc_file_end(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
+enum mc_status mc_file_written(struct mc_call *call, struct mc_shard *shard, struct mc_object *o);
 enum mc_status mc_file_revoke(struct mc_object *o);
 /* Its replica goes, or it does: the files are to be deleted. */
-void mc_file_ends(struct mc_master *m, const struct mc_object *o, const struct mc_replica *r);
+void mc_file_dropped(struct mc_master *m, const struct mc_object *o, const struct mc_replica *r);
 void mc_file_unwanted(struct mc_master *m, struct mc_object *o);
 /* A client has deleted the file. */
 enum mc_status mc_file_forget(struct mc_call *call, const struct mc_key *key);

@@ -199,7 +199,7 @@ void mc_object_remove_replica(struct mc_master *m, struct mc_shard *shard, struc
     } else {
         o->replica_count = 0;
     }
-    mc_file_ends(m, o, &gone);
+    mc_file_dropped(m, o, &gone);
     mc_object_announce(m, o);
     mc_tenant_refund(m, mc_object_tenant(o), gone.type == MC_REPLICA_MEMORY ? bytes : 0);
     if (free_at_ms) {
@@ -380,7 +380,7 @@ void mc_object_erase(struct mc_master *m, struct mc_shard *shard, struct mc_obje
     for (unsigned i = 0; i < o->replica_count; i++) {
         const struct mc_replica *r = mc_object_replica(o, i);
         mc_disk_replica_ends(m, o, r);
-        mc_file_ends(m, o, r);
+        mc_file_dropped(m, o, r);
         mc_extent_free(m, r, mc_replica_bytes(r, o->size));
     }
     object_forget(m, shard, o);
@@ -394,7 +394,7 @@ void mc_object_discard(struct mc_call *call, struct mc_shard *shard, struct mc_o
         uint64_t free_at =
             r->status == MC_REPLICA_COMPLETE ? readers_until : mc_object_written_until(m, o, r);
         mc_disk_replica_ends(m, o, r);
-        mc_file_ends(m, o, r);
+        mc_file_dropped(m, o, r);
         if (free_at > call->now_ms) {
             mc_discard_later(m, r, mc_replica_bytes(r, o->size), free_at);
         } else {

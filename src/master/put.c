@@ -242,7 +242,7 @@ static enum mc_status put_end_locked(struct mc_call *call, struct mc_shard *shar
     MC_TRY(find_for_writer(call, shard, key, client, &o));
     unsigned ended = 0, complete = 0;
     if (type == MC_REPLICA_DISK) {
-        return mc_file_end(call, shard, o);
+        return mc_file_written(call, shard, o);
     }
     for (unsigned i = 0; i < o->replica_count; i++) {
         struct mc_replica *r = mc_object_replica(o, i);

@@ -93,8 +93,8 @@ static enum mc_status unlink_key(struct perkey_backend *b, struct mc_str key, st
     mc_buf_clear(path);
     mc_key_path(mc_str_from(b->directory.data), key, path);
     if (unlink(mc_buf_cstr(path)) != 0 && errno != ENOENT) {
-        mc_error("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",
-                 path->data, errno, strerror(errno));
+        mc_warn_limited("a file of the SSD tier cannot be deleted: path=%s errno=%d reason=\"%s\"",
+                        path->data, errno, strerror(errno));
         perkey_haunt_locked(b, key);
         return MC_FILE_WRITE_FAIL;
     }
@@ -181,7 +181,7 @@ static enum mc_status perkey_clear(struct mc_tier_backend *face) {
 
 void perkey_haunt_locked(struct perkey_backend *b, struct mc_str key) {
     uint32_t len = (uint32_t)key.len;
-    if (b->ghosts.len + key.len > GHOST_BYTES) {
+    if (b->ghosts.len + sizeof(len) + key.len > GHOST_BYTES) {
         b->haunted = true;
         return;
     }

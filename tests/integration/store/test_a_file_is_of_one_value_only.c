@@ -169,14 +169,24 @@ static void a_new_master_has_the_old_ones_files_deleted(void **state) {
     assert_int_equal(mkdir(keep, 0755), 0);
     strcat(keep, "/key");
     write_file(keep);
+    char outside[64], name[64]; /* what only has the name of a master's directory */
+    snprintf(outside, sizeof(outside), "%s/outside", folder);
+    snprintf(name, sizeof(name), "%s/c/0123456789abcdef", folder);
+    assert_int_equal(mkdir(outside, 0755), 0);
+    assert_int_equal(symlink(outside, name), 0);
+    strcat(outside, "/file");
+    write_file(outside);
+    snprintf(name, sizeof(name), "%s/c/fedcba9876543210", folder);
+    write_file(name);
     stop_master_and_node();
     start_master_and_node();
     upsert(0, "k", 7);
-    for (unsigned i = 0; count_files() != 2; i++) {
+    for (unsigned i = 0; count_files() != 4; i++) {
         assert_true(i < 6000);
         usleep(10000);
     }
     assert_int_equal(access(keep, F_OK), 0);
+    assert_int_equal(access(outside, F_OK), 0);
     assert_int_equal(find_file(0, "k", &info), 1);
     drop_memory(0, "k");
     expect(0, "k", 7);
