@@ -1,5 +1,5 @@
 /*
- * The simulator notices a cluster that is wrong on purpose, each kind within 200 seeds.
+ * The simulator notices a cluster that is wrong on purpose, each kind within 1000 seeds.
  *
  * A checker that has never found anything proves nothing. Each wrong cluster must be caught
  * twice: with all checks, and only by what clients get to see. The clients are made wrong through
@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "sim/sim.h"
 
-#define SEEDS 200
+#define SEEDS 1000
 /* A late byte, or a late reader, must meet a place that was given away meanwhile. */
 #define SEEDS_RARE 1000
 
