@@ -54,6 +54,9 @@ unsigned live_connections(const struct live *p, uint16_t port);
 /* Waits until no more than `most` are open; shows all of them and fails when that does not come. */
 void live_wait_files(const struct live *p, uint16_t pool_port, unsigned most);
 uint64_t live_cpu_ms(const struct live *p);
+/* Buffers of dummy clients that it has mapped; and waits until they are so many. */
+size_t live_guest_mappings(const struct live *p);
+void live_wait_guest_mappings(const struct live *p, size_t count);
 
 /* A connected TCP socket, blocking. */
 int live_connect(uint16_t port);

@@ -40,6 +40,26 @@ uint64_t live_anonymous_bytes(const struct live *p) {
     return status_field(p, "RssAnon:") * 1024;
 }
 
+size_t live_guest_mappings(const struct live *p) {
+    char path[64], line[512];
+    size_t count = 0;
+    snprintf(path, sizeof(path), "/proc/%d/maps", (int)p->pid);
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f) != NULL) {
+        count += strstr(line, "mooncake_shm") != NULL;
+    }
+    fclose(f);
+    return count;
+}
+
+void live_wait_guest_mappings(const struct live *p, size_t count) {
+    for (int i = 0; i < 3000 && live_guest_mappings(p) != count; i++) {
+        usleep(10000);
+    }
+    assert_int_equal(live_guest_mappings(p), count);
+}
+
 /* ---- threads ---- */
 
 /* Calls `see` with the name of each thread. */

@@ -198,26 +198,6 @@ static int64_t metric(struct mc_store *store, const char *name) {
     return value;
 }
 
-static size_t node_mappings(void) {
-    char path[64], line[512];
-    size_t count = 0;
-    snprintf(path, sizeof(path), "/proc/%d/maps", (int)node.pid);
-    FILE *f = fopen(path, "re");
-    assert_non_null(f);
-    while (fgets(line, sizeof(line), f) != NULL) {
-        count += strstr(line, "mooncake_shm") != NULL;
-    }
-    fclose(f);
-    return count;
-}
-
-static void wait_for_mappings(size_t count) {
-    for (int i = 0; i < 3000 && node_mappings() != count; i++) {
-        usleep(10000);
-    }
-    assert_int_equal(node_mappings(), count);
-}
-
 /* One that lives through it all; what it put at first is there at the end. */
 static struct mc_store *witness(void) {
     struct child c = {.at = port};
@@ -263,18 +243,18 @@ static void test_dummies_are_killed(void **state) {
     mc_rng_seed(&rng, 1);
     struct mc_store *store = witness();
     kill_dummies(&rng, 1000); /* all connections that the node keeps are there */
-    wait_for_mappings(OF_ONE);
+    live_wait_guest_mappings(&node, OF_ONE);
     unsigned files = live_open_files(&node, master.rpc);
     for (unsigned round = 0; round < ROUNDS; round++) {
         kill_dummies(&rng, round);
     }
-    wait_for_mappings(OF_ONE);
+    live_wait_guest_mappings(&node, OF_ONE);
     live_wait_files(&node, master.rpc, files);
     assert_true(live_running(&node) && live_running(&master));
     expect_all_space(store);
     assert_int_equal(metric(store, "mooncake_dummy_reconnects"), 0);
     mc_store_close(store);
-    wait_for_mappings(0);
+    live_wait_guest_mappings(&node, 0);
 }
 
 static void test_the_node_is_killed(void **state) {
@@ -294,11 +274,11 @@ static void test_the_node_is_killed(void **state) {
     for (unsigned i = 0; i < AT_ONCE; i++) {
         end_child(pids[i]);
     }
-    wait_for_mappings(OF_ONE);
+    live_wait_guest_mappings(&node, OF_ONE);
     expect_all_space(store);
     assert_in_range(metric(store, "mooncake_dummy_reconnects"), 1, NODE_ROUNDS);
     mc_store_close(store);
-    wait_for_mappings(0);
+    live_wait_guest_mappings(&node, 0);
 }
 
 int main(int argc, char **argv) {

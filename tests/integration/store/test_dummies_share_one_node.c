@@ -250,26 +250,6 @@ static void test_foreign_addresses_and_wrong_memory_are_refused(void **state) {
     close(ends[1]);
 }
 
-static size_t node_mappings(void) {
-    char path[64], line[512];
-    size_t count = 0;
-    snprintf(path, sizeof(path), "/proc/%d/maps", (int)node.pid);
-    FILE *f = fopen(path, "re");
-    assert_non_null(f);
-    while (fgets(line, sizeof(line), f) != NULL) {
-        count += strstr(line, "mooncake_shm") != NULL;
-    }
-    fclose(f);
-    return count;
-}
-
-static void wait_for_mappings(size_t count) {
-    for (int i = 0; i < 3000 && node_mappings() != count; i++) {
-        usleep(10000);
-    }
-    assert_int_equal(node_mappings(), count);
-}
-
 /* Its process lives (this one), but it does not ping; another one does, and stays. */
 static void test_a_silent_dummy_is_forgotten(void **state) {
 #ifndef MC_SANITIZE /* takes ten seconds */
@@ -364,7 +344,7 @@ static int child(const char *at) {
 static void test_a_killed_dummy_is_forgotten(void **state) {
     char at[16], byte;
     int ends[2];
-    size_t before = node_mappings();
+    size_t before = live_guest_mappings(&node);
     snprintf(at, sizeof(at), "%u", port);
     assert_int_equal(pipe(ends), 0);
     pid_t pid = fork();
@@ -374,16 +354,16 @@ static void test_a_killed_dummy_is_forgotten(void **state) {
         _exit(127);
     }
     assert_int_equal(read(ends[0], &byte, 1), 1);
-    assert_int_equal(node_mappings(), before + 2);
+    assert_int_equal(live_guest_mappings(&node), before + 2);
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
-    wait_for_mappings(before);
+    live_wait_guest_mappings(&node, before);
     assert_true(live_log_says(&node, "a dummy client is gone"));
     struct mc_store *store = open_dummy(port);
     char *want = filled(1000, 5);
     expect_bytes(store, "of the dead", want, 1000);
     mc_store_close(store);
-    wait_for_mappings(before); /* who closes is forgotten too */
+    live_wait_guest_mappings(&node, before); /* who closes is forgotten too */
     free(want);
     close(ends[0]);
     close(ends[1]);

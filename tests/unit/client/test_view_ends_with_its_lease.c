@@ -88,13 +88,19 @@ static void test_unanswered_renewal_lets_it_run_out(void **state) {
     mc_ops_view_release(ops, view.record);
 }
 
-static void test_a_view_shows_what_was_written_or_nothing(void **state) {
-    struct mc_ops_view view;
+/* "k" has a checksum, and the client looks at it. */
+static struct fake_object *check_sums(void) {
     struct mc_slice slice = {value, sizeof(value)};
     struct fake_object *o = fake_find(fake, "k");
     mc_ops_destroy(ops);
     ops = fake_ops(fake, true);
     o->checksum = (struct mw_opt_u64){true, mc_checksum_slices(&slice, 1, sizeof(value))};
+    return o;
+}
+
+static void test_a_view_shows_what_was_written_or_nothing(void **state) {
+    struct mc_ops_view view;
+    struct fake_object *o = check_sums();
     fake->distance[0] = MC_DISTANCE_HOST;
     fake->distance[1] = MC_DISTANCE_HOST;
     fake->memory[0][o->offset[0] + 999] ^= 1;
@@ -116,11 +122,7 @@ static void answer_late(struct fake_port *f, enum mc_master_rpc rpc) {
 /* What is in the object's place after its lease is another's, and no damage. */
 static void test_an_answer_after_the_lease_blames_no_bytes(void **state) {
     struct mc_ops_view view;
-    struct mc_slice slice = {value, sizeof(value)};
-    struct fake_object *o = fake_find(fake, "k");
-    mc_ops_destroy(ops);
-    ops = fake_ops(fake, true);
-    o->checksum = (struct mw_opt_u64){true, mc_checksum_slices(&slice, 1, sizeof(value))};
+    struct fake_object *o = check_sums();
     fake->distance[0] = MC_DISTANCE_HOST;
     fake->memory[0][o->offset[0]] ^= 1;
     fake->after_rpc = answer_late;
