@@ -90,6 +90,9 @@ static enum mc_status judge(int http_status, int code, const char *message) {
         http_status == 504) {
         return MC_ERR_UNREACHABLE;
     }
+    if (code == MC_ETCD_EXHAUSTED && strstr(message, "space exceeded") != NULL) {
+        return MC_ERR_REJECTED; /* the database is full: no fault of this value */
+    }
     if (code == MC_ETCD_EXHAUSTED || strstr(message, "too large") != NULL) {
         return MC_ERR_LIMIT;
     }

@@ -201,6 +201,33 @@ void mc_test_service_forget(struct mc_test_service *s) {
     nftw(s->directory, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
+static void set_etcd_full(uint16_t port, bool full) {
+    char url[64], body[80];
+    struct mc_buf answer = {0};
+    int http_status = 0;
+    snprintf(url, sizeof(url), "http://127.0.0.1:%u/v3/maintenance/alarm", port);
+    snprintf(body, sizeof(body), "{\"action\":\"%s\",\"memberID\":\"1\",\"alarm\":\"NOSPACE\"}",
+             full ? "ACTIVATE" : "DEACTIVATE");
+    struct mc_http_call call = {.method = "POST",
+                                .url = url,
+                                .content_type = "application/json",
+                                .send = mc_str_from(body),
+                                .max_body_bytes = 1000};
+    assert_int_equal(mc_http_call(&call, &http_status, &answer), MC_OK);
+    assert_int_equal(http_status, 200);
+    assert_non_null(strstr(mc_buf_cstr(&answer), "NOSPACE")); /* else it was of no effect */
+    mc_buf_free(&answer);
+}
+
+void mc_test_service_set_full(const struct mc_test_service *s, bool full) {
+    if (s->kind == MC_TEST_ETCD) {
+        set_etcd_full(s->port, full);
+    } else {
+        assert_true(answers(
+            s->port, full ? "CONFIG SET maxmemory 1\r\n" : "CONFIG SET maxmemory 0\r\n", "+OK"));
+    }
+}
+
 void mc_test_service_stop(struct mc_test_service *s) {
     mc_test_service_kill(s);
     mc_test_service_forget(s);

@@ -27,7 +27,10 @@ void mc_test_service_start(struct mc_test_service *service, enum mc_test_service
 void mc_test_service_run(struct mc_test_service *service);
 void mc_test_service_kill(struct mc_test_service *service); /* SIGKILL */
 void mc_test_service_forget(
-    struct mc_test_service *service);                       /* its data, while it is not running */
+    struct mc_test_service *service); /* its data, while it is not running */
+/* While it runs: it takes no records (etcd: the alarm that its database is full; Redis: maxmemory),
+ * or takes them again. */
+void mc_test_service_set_full(const struct mc_test_service *service, bool full);
 void mc_test_service_stop(struct mc_test_service *service); /* kill, forget */
 
 #endif

@@ -256,14 +256,16 @@ void of_many_that_claim_one_wins(void **state) {
     w->ops->close(kv);
 }
 
-/* One that lives keeps its records for longer than their lease, without publishing again. False:
- * it had to, as it does when it is not let run for most of the lease. */
+/* One that lives keeps its records for longer than their lease, without publishing again, also
+ * while the service takes no new ones. False: it had to, as it does when it is not let run for most
+ * of the lease. */
 static bool outlives_its_lease(const struct store_world *w, unsigned lease_s) {
     struct mc_engine *live = NULL;
     char text[16];
     snprintf(text, sizeof(text), "%u", lease_s);
     setenv("MC_METADATA_LEASE_SECONDS", text, 1);
     assert_ok(store_engine(w->service.url, "live", &live));
+    mc_test_service_set_full(&w->service, true);
     uint64_t outlived = mc_deadline_in_ms((lease_s + 1) * 1000);
     while (mc_now_ns(mc_clock_system()) < outlived) {
         usleep(50000);
@@ -271,6 +273,7 @@ static bool outlives_its_lease(const struct store_world *w, unsigned lease_s) {
     bool held = store_holds(w, "mooncake/ram/live", "\"live\"") &&
                 store_holds(w, "mooncake/rpc_meta/live", "rpc_port") &&
                 te_counter(live, "mooncake_te_republished_total") == 0;
+    mc_test_service_set_full(&w->service, false);
     mc_engine_destroy(live);
     return held;
 }
@@ -344,6 +347,34 @@ void a_service_that_is_away_is_an_error_and_its_return_is_noticed(void **state) 
     assert_ok(mc_memory_register(a, memory, 64, "cpu:3", 0));
     assert_true(store_holds(w, "mooncake/ram/node", "cpu:3"));
     mc_engine_destroy(a);
+}
+
+/* And what is lost meanwhile comes back when there is room. */
+void a_full_service_refuses_and_forgets_nobody(void **state) {
+    struct store_world *w = *state;
+    struct mc_engine *a = NULL, *late = NULL;
+    char memory[64];
+    setenv("MC_METADATA_LEASE_SECONDS", SHORT_LEASE_S, 1);
+    assert_ok(store_engine(w->service.url, "node", &a));
+    mc_test_service_set_full(&w->service, true);
+    assert_int_equal(store_engine(w->service.url, "late", &late), MC_ERR_REJECTED);
+    assert_null(late);
+    assert_int_equal(mc_memory_register(a, memory, 64, "cpu:3", 0), MC_ERR_REJECTED);
+    struct mc_meta_kv *kv = store_open(w, 30);
+    enum mc_status gone = w->ops->remove(kv, "mooncake/rpc_meta/node");
+    assert_true(gone == MC_OK || gone == MC_ERR_NOT_FOUND);
+    w->ops->close(kv);
+    usleep(1500000); /* two looks, in vain */
+    assert_false(store_holds(w, "mooncake/rpc_meta/node", ""));
+    mc_test_service_set_full(&w->service, false);
+    assert_true(comes_true(w, "mooncake/rpc_meta/node", "rpc_port", true));
+    assert_true(comes_true(w, "mooncake/ram/node", "\"node\"", true));
+    assert_ok(mc_memory_register(a, memory, 64, "cpu:3", 0));
+    assert_true(store_holds(w, "mooncake/ram/node", "cpu:3"));
+    assert_ok(store_engine(w->service.url, "late", &late));
+    mc_engine_destroy(late);
+    mc_engine_destroy(a);
+    assert_false(store_holds(w, "mooncake/ram/node", ""));
 }
 
 void the_next_endpoint_is_asked(void **state) {

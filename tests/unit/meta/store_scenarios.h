@@ -37,6 +37,7 @@ void records_of_a_killed_publisher_go(void **state);
 void a_lasting_record_stays(void **state);
 void what_a_restarted_service_lost_comes_back(void **state);
 void a_service_that_is_away_is_an_error_and_its_return_is_noticed(void **state);
+void a_full_service_refuses_and_forgets_nobody(void **state);
 void a_broken_connection_is_not_noticed(void **state);
 void the_next_endpoint_is_asked(void **state);
 void answers_that_are_no_answers_are_errors(void **state);
@@ -53,6 +54,7 @@ void answers_that_are_no_answers_are_errors(void **state);
         STORE_SCENARIO(a_lasting_record_stays, set_up),                                            \
         STORE_SCENARIO(what_a_restarted_service_lost_comes_back, set_up),                          \
         STORE_SCENARIO(a_service_that_is_away_is_an_error_and_its_return_is_noticed, set_up),      \
+        STORE_SCENARIO(a_full_service_refuses_and_forgets_nobody, set_up),                         \
         STORE_SCENARIO(the_next_endpoint_is_asked, set_up),                                        \
         STORE_SCENARIO(answers_that_are_no_answers_are_errors, set_up)
 
