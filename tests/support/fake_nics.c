@@ -51,6 +51,7 @@ struct rdma_qp {
     bool ready, failed;
     uint32_t peer;
     uint8_t peer_gid[16];
+    uint32_t mtu;
     uint32_t limit;
     struct rdma_wr pending[PENDING_MAX];
     size_t pending_count;
@@ -332,6 +333,9 @@ static bool connected(const struct rdma_qp *qp) {
         peer->nic != (qp->nic ^ 1u) || nics[qp->nic].down) {
         return false;
     }
+    if (peer->mtu != qp->mtu) { /* larger packets than the other end takes */
+        return false;
+    }
     gid_of(peer->nic, there);
     gid_of(qp->nic, here);
     return memcmp(there, qp->peer_gid, 16) == 0 && memcmp(here, peer->peer_gid, 16) == 0;
@@ -384,6 +388,7 @@ static int f_qp_connect(struct rdma_qp *qp, const struct rdma_path *path) {
     qp->ready = error == 0;
     qp->peer = path->qp_num;
     memcpy(qp->peer_gid, path->gid, 16);
+    qp->mtu = path->mtu;
     retry_waiting();
     pthread_mutex_unlock(&lock);
     return error;

@@ -338,7 +338,7 @@ static enum mc_status learn(struct rdma_context *context) {
         return MC_NOT_SUPPORTED;
     }
     context->global = context->info.ethernet || context->info.lid == 0 || t->config.gid_index >= 0;
-    context->mtu = context->info.mtu;
+    context->mtu = rdma_choose_mtu(context->info.mtu, t->config.mtu, 0); /* peers are told this */
     context->max_message = mc_max_u64(context->info.max_message, 1);
     context->max_message = mc_min_u64(context->max_message, 1u << 30);
     atomic_store_explicit(&context->up, context->info.active, memory_order_relaxed);

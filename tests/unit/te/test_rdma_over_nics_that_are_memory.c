@@ -228,6 +228,23 @@ static void test_relaxed_ordering_is_asked_for(void **state) {
     }
 }
 
+/* Each end is told what the other was configured with: packets are as large as both take. */
+static void test_ends_of_different_mtu_settings_meet(void **state) {
+    static const char *const settings[][2] = {{"1024", "4096"}, {"4096", "512"}};
+    for (size_t i = 0; i < MC_ARRAY_LEN(settings); i++) {
+        struct rdma_side a, b;
+        setenv("MC_MTU", settings[i][0], 1);
+        rdma_side_open(&a, "0", MIB, 0);
+        setenv("MC_MTU", settings[i][1], 1);
+        rdma_side_open(&b, "1", MIB, 0);
+        unsetenv("MC_MTU");
+        rdma_round_trip(&a, &b, rdma_segment_of(&a, &b), MIB, 1);
+        assert_int_equal(rdma_counter(&a, "mooncake_te_rdma_endpoints_failed_total"), 0);
+        rdma_side_close(&a);
+        rdma_side_close(&b);
+    }
+}
+
 /* What NICs send is not encrypted: an engine that must speak TLS only has none. */
 static void test_an_engine_that_requires_tls_uses_no_nics(void **state) {
     static const char *const modes[] = {"off", "prefer", "require"};
@@ -468,6 +485,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_device_memory_is_staged_over_rdma),
         cmocka_unit_test(test_device_memory_is_reached_by_dma_buf),
         cmocka_unit_test(test_relaxed_ordering_is_asked_for),
+        cmocka_unit_test(test_ends_of_different_mtu_settings_meet),
         cmocka_unit_test(test_an_engine_that_requires_tls_uses_no_nics),
         cmocka_unit_test(test_endpoints_never_exceed_their_limit),
         cmocka_unit_test(test_memory_that_a_nic_refuses_is_not_offered),
