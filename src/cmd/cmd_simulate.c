@@ -208,6 +208,9 @@ int mc_cmd_simulate(int argc, char **argv) {
     } else if (!each_part(options.policy, plan, add_policy) ||
                !each_part(options.capacity, plan, add_capacity)) {
         exit_status = MC_EXIT_USAGE;
+    } else if (plan->policy_count == 0 || plan->capacity_count == 0) {
+        exit_status = mc_cmd_fail(program, MC_EXIT_USAGE, "no %s is named",
+                                  plan->policy_count == 0 ? "policy" : "capacity");
     } else {
         exit_status =
             load_and_simulate(&options, paths, collect_paths(&options, &result, paths), plan);

@@ -6,7 +6,9 @@
 #include "cmd/topo_draw.h"
 #include "topo/topo.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 struct topo_options {
     bool json;
@@ -95,11 +97,16 @@ int mc_cmd_topo(int argc, char **argv) {
     }
     struct mc_topo_source source = {o.xml[0] != '\0' ? o.xml : NULL,
                                     o.sysfs[0] != '\0' ? o.sysfs : NULL};
-    enum mc_status status = mc_topo_discover(&source, &topo);
-    exit_status = status == MC_OK
-                      ? show(&o, topo)
-                      : mc_cmd_fail("topo", MC_EXIT_FAILED, "the topology cannot be read: %s",
-                                    mc_status_text(status));
+    enum mc_status status = MC_OK;
+    if (source.sysfs != NULL && access(source.sysfs, X_OK) != 0) {
+        exit_status = mc_cmd_fail("topo", MC_EXIT_FAILED, "%s cannot be read: %s", source.sysfs,
+                                  strerror(errno));
+    } else if ((status = mc_topo_discover(&source, &topo)) != MC_OK) {
+        exit_status = mc_cmd_fail("topo", MC_EXIT_FAILED, "the topology cannot be read: %s",
+                                  mc_status_text(status));
+    } else {
+        exit_status = show(&o, topo);
+    }
     mc_topo_free(topo);
     mc_options_free(&result);
     return exit_status;

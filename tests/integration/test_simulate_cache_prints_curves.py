@@ -42,6 +42,8 @@ def main():
         (["--trace", "x.jsonl", "--policy", "mru"], "no policy 'mru'"),
         (["--trace", "x.jsonl", "--capacity", "10,0"], "'0' is no capacity"),
         (["--trace", "x.jsonl", "--capacity", "-5"], "'-5' is no capacity"),
+        (["--trace", "x.jsonl", "--capacity", ""], "no capacity is named"),
+        (["--trace", "x.jsonl", "--policy", ","], "no policy is named"),
         (["--trace", "missing.jsonl"], "missing.jsonl"),
         ([], "which trace"),
     ):

@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import random
+import struct
 import sys
 import threading
 import time
@@ -17,6 +18,13 @@ import traceback
 @functools.lru_cache(maxsize=4)
 def value(seed, size):
     return random.Random(seed).randbytes(size)
+
+
+STAMP = struct.Struct("<QQ")
+
+
+def stamped(seed, size):
+    return STAMP.pack(seed, size) + value(seed, size - STAMP.size)
 
 
 def compare(got, seed, size, what):
@@ -71,6 +79,24 @@ class Agent:
 
     def get_into(self, key, seed, size):
         return compare(self.store.get_into(key, size), seed, size, f"get_into {key}")
+
+    # -- store: values that say which they are, for keys that others write at the same time
+
+    def stamped_write(self, how, key, seed, size):
+        return getattr(self.store, how)(key, stamped(seed, size))
+
+    def stamped_read(self, how, key, size=0):
+        """The seed of the value that is there, all of whose bytes are compared; None when the library gives none."""
+        try:
+            got = self.store.get_into(key, size) if how == "get_into" else getattr(self.store, how)(key)
+        except AssertionError:  # a status
+            return None
+        if not got:
+            return None
+        seed, length = STAMP.unpack_from(got)
+        if length != len(got) or got != stamped(seed, length):
+            raise AssertionError(f"{how} {key}: {len(got)} bytes that nobody wrote, stamped {seed} and {length}")
+        return seed
 
     # -- store: parts
 

@@ -367,8 +367,8 @@ class Peers:
                 return Master(popen, *ports, lambda: self.master(who, metadata_server, args, ports[0], ports[1]))
         raise Died(f"the master of {who} does not start")
 
-    def node(self, who, master, metadata="P2PHANDSHAKE", segment="512MB", args=(), env=None):
-        """A mooncake_client process that lends a segment."""
+    def node(self, who, master, metadata="P2PHANDSHAKE", segment="512MB", args=(), env=None, ready=None):
+        """A mooncake_client process that lends a segment. `ready` instead of one segment more at the master."""
         argv0, environment = self.program(who, "mooncake_client")
         environment.update(env or {})
         before = len(master.segments())
@@ -379,7 +379,7 @@ class Peers:
             if who != "ours":
                 argv.append("--logtostderr=true")
             popen, _ = self.start(f"node-{who}", argv, environment)
-            if self.until(f"node of {who}", popen, lambda: len(master.segments()) > before):
+            if self.until(f"node of {who}", popen, ready or (lambda: len(master.segments()) > before)):
                 return popen
         raise Died(f"the node of {who} does not start")
 

@@ -92,6 +92,7 @@ def this_machine(closing, scratch):
 
 def what_cannot_be_read(closing, scratch):
     check("cannot be read" in topo("--xml=/nowhere.xml", fails=True), "no XML")
+    check("/nowhere cannot be read" in topo("--sysfs=/nowhere", fails=True), "no sysfs")
     check("cannot be written" in topo("--svg=/nowhere/at/all.svg", fails=True), "no place for the drawing")
 
 

@@ -255,6 +255,10 @@ static void test_a_put_over_a_checksum(void **state) {
     call(f, MC_RPC_PutEnd, &end, &r);
     assert_ok(r.error);
     assert_int_equal(inspect(f, "k").value.checksum.value, 77);
+    wish.expected = 78;
+    assert_int_equal(put_wish(f, "k", 100, wish), MC_INVALID_VERSION);
+    assert_int_equal(inspect(f, "k").value.checksum.value, 77);
+    wish.expected = 77;
     assert_ok(put_wish(f, "k", 100, wish));
     assert_int_equal(put_wish(f, "k", 100, wish), MC_INVALID_VERSION); /* the new one has none */
 }

@@ -127,6 +127,32 @@ static void test_the_end_of_one_is_not_the_next_ones(void **state) {
     assert_int_equal(in_memory(f), 1);
 }
 
+/* A claim that was given back is forgotten after a while, and with it nothing that was asked for
+ * since: that is another promotion of the same object. */
+static void test_a_claim_that_runs_out_takes_no_later_one_along(void **state) {
+    struct fixture *f = *state;
+    f->config.put_start_discard_timeout_ms = 1000;
+    begin(f, 1);
+    assert_int_equal(get(f, "k"), 0);
+    assert_int_equal(heartbeat(f), 1);
+    assert_int_equal(notify_as(f, client_a, false), 0); /* gives it back */
+    for (unsigned i = 0; i < 15; i++) {
+        tick_for_ms(f, 50);
+        (void)ping(f, client_a);
+    }
+    assert_int_equal(get(f, "k"), 0);   /* asks for it again */
+    for (unsigned i = 0; i < 10; i++) { /* the first would have run out */
+        tick_for_ms(f, 50);
+        (void)ping(f, client_a);
+    }
+    assert_int_equal(metric(f, "master_promotion_expired_total"), 0);
+    assert_int_equal(metric(f, "master_promotion_in_flight"), 1);
+    assert_int_equal(heartbeat(f), 1);
+    assert_int_equal(start_as(f, client_a, "k", SIZE), 0);
+    assert_int_equal(notify_as(f, client_a, true), 0);
+    assert_int_equal(in_memory(f), 1);
+}
+
 static void test_peeking_brings_nothing_back(void **state) {
     struct fixture *f = *state;
     begin(f, 1);
@@ -243,11 +269,15 @@ static void test_the_disk_goes_with_its_tasks(void **state) {
 
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_what_is_read_often_comes_back),      TEST(test_peeking_brings_nothing_back),
-        TEST(test_without_the_option_it_is_an_error),  TEST(test_only_whom_it_was_given_to),
-        TEST(test_a_silent_client_is_given_up),        TEST(test_removing_cancels_it),
-        TEST(test_a_full_memory_takes_nothing_back),   TEST(test_the_disk_goes_with_its_tasks),
-        TEST(test_the_end_of_one_is_not_the_next_ones)};
+    const struct CMUnitTest tests[] = {TEST(test_what_is_read_often_comes_back),
+                                       TEST(test_peeking_brings_nothing_back),
+                                       TEST(test_a_claim_that_runs_out_takes_no_later_one_along),
+                                       TEST(test_without_the_option_it_is_an_error),
+                                       TEST(test_only_whom_it_was_given_to),
+                                       TEST(test_a_silent_client_is_given_up),
+                                       TEST(test_removing_cancels_it),
+                                       TEST(test_a_full_memory_takes_nothing_back),
+                                       TEST(test_the_disk_goes_with_its_tasks),
+                                       TEST(test_the_end_of_one_is_not_the_next_ones)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,29 @@ static void test_an_upsert_needs_only_the_difference(void **state) {
     assert_ok(find(f, "a", "k"));
 }
 
+/* The same of an object that cannot be evicted to make room for its next self. */
+static void test_an_upsert_of_what_is_pinned_needs_only_the_difference(void **state) {
+    struct fixture *f = *state;
+    struct mc_vec out;
+    struct mw_replicate_config pinned = replicas(1);
+    pinned.with_hard_pin = true;
+    assert_ok(put_start_with(f, client_a, "a", "k", 3 * MIB, pinned, &out));
+    assert_ok(end(f, "a", "k"));
+    assert_ok(upsert_of(f, "k", 4 * MIB));
+    assert_ok(end(f, "a", "k"));
+    assert_int_equal(info(f, "a").charged, 4 * MIB);
+    assert_int_equal(begin(f, "a", "other", 1, 1), MC_TENANT_QUOTA_EXCEEDED);
+    assert_ok(upsert_of(f, "k", 2 * MIB));
+    assert_ok(end(f, "a", "k"));
+    tick_for_ms(f, 2000); /* nobody reads the old bytes any more */
+    assert_int_equal(info(f, "a").charged, 2 * MIB);
+    fixture_check(f);
+    assert_ok(mc_master_tenant_set(f->m, MC_STR("a"), MIB)); /* less than there is */
+    assert_int_equal(begin(f, "a", "other", 1, 1), MC_TENANT_QUOTA_EXCEEDED);
+    assert_ok(upsert_of(f, "k", MIB));
+    assert_ok(end(f, "a", "k"));
+}
+
 static void test_copies_are_charged(void **state) {
     struct fixture *f = *state;
     struct mc_vec out;
@@ -269,6 +292,7 @@ int main(void) {
         TENANT_TEST(test_over_the_quota_the_tenants_own_oldest_goes),
         TENANT_TEST(test_leased_objects_stay_and_the_put_is_refused),
         TENANT_TEST(test_an_upsert_needs_only_the_difference),
+        TENANT_TEST(test_an_upsert_of_what_is_pinned_needs_only_the_difference),
         TENANT_TEST(test_copies_are_charged),
         TENANT_TEST(test_quotas_shrink_with_the_memory),
         TENANT_TEST(test_policies_are_kept_in_the_file),

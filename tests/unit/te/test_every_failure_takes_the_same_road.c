@@ -220,6 +220,10 @@ static int set_up_impatient(void **state) {
     return set_up_with(state, "{\"attempt_timeout_ms\": 20}");
 }
 
+static int set_up_with_a_budget_of_one(void **state) {
+    return set_up_with(state, "{\"max_failover_attempts\": 1}");
+}
+
 static int tear_down(void **state) {
     struct scene *s = *state;
     mc_engine_destroy(s->a);
@@ -309,6 +313,10 @@ static void a_final_completion_error_goes_to_the_next(void **state) {
     read_all(s);
     assert_int_equal(faults[0].moved, 4);
     assert_int_equal(faults[1].moved, 3); /* what was complete was not moved again */
+    /* The peer may be another now: it is asked before the next request goes there. */
+    int64_t fetches = te_counter(s->a, "mooncake_te_descriptor_fetches_total");
+    read_all(s);
+    assert_true(te_counter(s->a, "mooncake_te_descriptor_fetches_total") > fetches);
 }
 
 static void a_transports_timeout_goes_the_same_way(void **state) {
@@ -351,6 +359,20 @@ static void when_every_road_is_closed_the_first_error_is_told(void **state) {
 
 /* "Unreachable" means that no byte can arrive any more, and its hearer gives the place to somebody
  * else: a write that another attempt left in doubt must not be told so. */
+/* One failure for each slice of the task, whichever of them has it: the third of two is too many.
+ */
+static void the_budget_is_the_tasks(void **state) {
+    struct scene *s = *state;
+    faults[0].retryable = true;
+    s->read.length = 20000; /* two slices */
+    faults[0].fail = 2;
+    assert_ok(mc_transfer(s->a, &s->read, 1, mc_deadline_in_ms(10000)));
+    assert_memory_equal(s->local, s->remote, 20000);
+    faults[0].fail = 3;
+    assert_int_equal(mc_transfer(s->a, &s->read, 1, mc_deadline_in_ms(10000)), MC_ERR_IO);
+    assert_int_equal(faults[1].posts, 0);
+}
+
 static void a_write_in_doubt_is_never_called_over(void **state) {
     struct scene *s = *state;
     struct mc_transfer_request write = s->read;
@@ -545,6 +567,8 @@ int main(void) {
         ROAD_TEST(the_cheaper_transport_serves_in_slices),
         ROAD_TEST(a_refused_post_is_tried_again),
         ROAD_TEST(a_transport_that_refuses_always_is_left),
+        cmocka_unit_test_setup_teardown(the_budget_is_the_tasks, set_up_with_a_budget_of_one,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_transport_that_hangs_is_left, set_up_impatient,
                                         tear_down),
         ROAD_TEST(a_retryable_completion_stays_on_the_transport),

@@ -269,6 +269,22 @@ static void test_the_scrubber_finds_a_flipped_bit(void **state) {
     mc_tier_close(tier);
 }
 
+static void test_one_round_of_the_scrubber_sees_every_object(void **state) {
+    struct mc_tier *tier = open_with(MC_TIER_EVICT_LRU, 0, true);
+    struct mc_tier_stats stats;
+    for (unsigned group = 0; group < 4; group++) {
+        assert_ok(put(tier, 10 * group, 10, 0));
+    }
+    for (unsigned i = 3; i < 40; i += 5) {
+        flip_a_bit(i);
+    }
+    mc_tier_scrub(tier);
+    mc_tier_stats(tier, &stats);
+    assert_int_equal(stats.broken_objects, 8);
+    assert_int_equal(stats.objects, 32);
+    mc_tier_close(tier);
+}
+
 static void test_a_scrubbing_thread_goes_round(void **state) {
     struct mc_tier_config config = {.path = dir,
                                     .backend = backend,
@@ -442,6 +458,7 @@ int main(void) {
             TEST(test_a_killed_writer_loses_only_what_was_not_acknowledged),
             TEST(test_a_flipped_bit_is_an_error_and_not_data),
             TEST(test_the_scrubber_finds_a_flipped_bit),
+            TEST(test_one_round_of_the_scrubber_sees_every_object),
             TEST(test_a_scrubbing_thread_goes_round),
             TEST(test_fifo_evicts_the_first),
             TEST(test_lru_keeps_what_was_read),
