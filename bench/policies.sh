@@ -1,13 +1,14 @@
 #!/bin/bash
 # The curves of docs/eviction.md: prefix hits of every policy on the FAST'25 traces and on all agentic sessions merged.
 # Usage: bench/policies.sh [BUILD [TRACES]]; traces: data/traces, or a folder with the same names, packed or not.
+#        bench/policies.sh --cost [BUILD [TRACES]]: what own makes of the cost of recomputing, attention as dear as the rest at 40,000 tokens.
 #        bench/policies.sh --hostile [BUILD]: the worst that `own` does to LRU on the traces of bench/hostile-traces (five minutes).
 set -euo pipefail
-hostile=
-if [ "${1:-}" = --hostile ]; then
-    hostile=1
-    shift
-fi
+hostile='' cost=''
+case "${1:-}" in
+--hostile) hostile=1 && shift ;;
+--cost) cost=1 && shift ;;
+esac
 build=${1:-build/release}
 traces=${2:-data/traces}
 work=$(mktemp -d)
@@ -45,6 +46,40 @@ print(f"| {sys.argv[1]} | " + " | ".join(f"{hit['lru', c]:.3f} {hit['own', c]:.3
 PY
 }
 
+costs() { # name, trace files: the gaps to the optimum that are closed, of prefix hits, block hits and saved computing
+    local name=$1 run
+    shift
+    for run in false true; do
+        "$build/bin/mooncake" simulate --policy lru,s3fifo,own,opt --capacity 1000,3000,10000,30000,50000 \
+            --attention_tokens 40000 --ignore_cost=$run "$@" >"$work/$name.$run"
+    done
+    python3 - "$name" "$work/$name.false" "$work/$name.true" <<'PY'
+import sys
+def tables(path):
+    got, title = {}, None
+    for line in open(path):
+        words = line.split()
+        if line.strip() in ("prefix hits", "block hits", "recomputing saved"):
+            title, names = line.strip(), None
+        elif title and words and words[0] == "blocks":
+            names = words[1:]
+        elif title and words:
+            for name, value in zip(names, words[1:]):
+                got[title, name] = got.get((title, name), 0) + float(value)
+    return got
+told, blind = tables(sys.argv[2]), tables(sys.argv[3])
+print(f"| {sys.argv[1]} | prefix hits | block hits | recomputing saved |")
+print("|---|---|---|---|")
+for name, of, key in (("lru", told, "lru"), ("s3fifo", told, "s3fifo"), ("own", blind, "own"), ("own, told what it costs", told, "own"), ("opt", told, "opt")):
+    cells = []
+    for title in ("prefix hits", "block hits", "recomputing saved"):
+        gap, gain = of[title, "opt"] - of[title, "lru"], of[title, key] - of[title, "lru"]
+        cells.append(f"{of[title, key] / 5:.4f} ({gain / gap:.3f})")
+    print(f"| {name} | " + " | ".join(cells) + " |")
+print()
+PY
+}
+
 if [ -n "$hostile" ]; then
     "$(dirname "$0")/hostile-traces" "$work"
     echo "| lru own | 300 | 1,000 | 3,000 | 10,000 | 30,000 | 100,000 | 200,000 | least gain |"
@@ -58,7 +93,9 @@ if [ -n "$hostile" ]; then
     exit
 fi
 
-one conversation cache --trace "$(ls "$traces"/conversation_trace.jsonl* | head -1)"
-one synthetic cache --trace "$(ls "$traces"/synthetic_trace.jsonl* | head -1)"
+what=one
+[ -z "$cost" ] || what=costs
+$what conversation cache --trace "$(ls "$traces"/conversation_trace.jsonl* | head -1)"
+$what synthetic cache --trace "$(ls "$traces"/synthetic_trace.jsonl* | head -1)"
 # shellcheck disable=SC2046
-one agentic cache $(ls "$traces"/agentic/*.json*)
+$what agentic cache $(ls "$traces"/agentic/*.json*)

@@ -12,24 +12,44 @@ static struct mc_cache_hits rates(struct mc_cache_hits hits) {
         hits.prefix_rate = (double)hits.prefix / (double)hits.references;
         hits.block_rate = (double)hits.block / (double)hits.references;
     }
+    if (hits.cost > 0) {
+        hits.saved_rate = hits.saved / hits.cost;
+    }
     return hits;
 }
 
-static void count_hits(const uint32_t *blocks, size_t count, const bool *there,
-                       struct mc_cache_hits *hits) {
-    bool prefix = true;
-    for (size_t i = 0; i < count; i++) {
-        prefix = prefix && there[blocks[i]];
-        hits->prefix += prefix;
-        hits->block += there[blocks[i]];
+/* What it takes to compute block `index` of a request, in tokens at the head of a prompt. */
+static double cost_of(const struct mc_trace_request *request, uint32_t index,
+                      const struct mc_cache_setup *setup) {
+    double tokens = mc_trace_block_tokens(request, index);
+    double before = (double)index * request->block_tokens + tokens / 2;
+    return setup->attention_tokens > 0 ? tokens * (1 + before / setup->attention_tokens) : tokens;
+}
+
+/* One reference; `prefix` is whether all before it in the request were hits, and then it too. */
+static void count_hit(struct mc_cache_hits *hits, bool *prefix, bool there, double cost) {
+    *prefix = *prefix && there;
+    hits->prefix += *prefix;
+    hits->block += there;
+    hits->references++;
+    hits->saved += *prefix ? cost : 0;
+    hits->cost += cost;
+}
+
+static struct mc_policy *create(const struct mc_trace *trace, const struct mc_policy_ops *policy,
+                                const struct mc_cache_setup *setup) {
+    struct mc_policy_config config = {0};
+    if (setup->cost_told && trace->request_count) {
+        config.attention_blocks = setup->attention_tokens / trace->requests[0].block_tokens;
     }
-    hits->references += count;
+    return policy->create(&config);
 }
 
 struct mc_cache_hits mc_cache_simulate(const struct mc_trace *trace,
-                                       const struct mc_policy_ops *policy, uint64_t capacity) {
+                                       const struct mc_policy_ops *policy,
+                                       const struct mc_cache_setup *setup) {
     struct mc_cache_hits hits = {0};
-    struct mc_policy *p = policy->create();
+    struct mc_policy *p = create(trace, policy, setup);
     bool *there = mc_zalloc(trace->distinct_count + 1);
     size_t longest = 0;
     for (size_t r = 0; r < trace->request_count; r++) {
@@ -39,16 +59,19 @@ struct mc_cache_hits mc_cache_simulate(const struct mc_trace *trace,
     for (size_t r = 0; r < trace->request_count; r++) {
         const struct mc_trace_request *request = &trace->requests[r];
         const uint32_t *blocks = trace->blocks + request->first_block;
-        count_hits(blocks, request->block_count, there, &hits);
-        for (size_t i = 0; i < request->block_count; i++) {
+        bool prefix = true;
+        for (uint32_t i = 0; i < request->block_count; i++) {
+            count_hit(&hits, &prefix, there[blocks[i]], cost_of(request, i, setup));
             keys[i] = blocks[i];
+        }
+        for (uint32_t i = 0; i < request->block_count; i++) {
             there[blocks[i]] = true;
         }
         uint64_t now_ms = trace->timestamp_count > 1 ? request->timestamp_ms : r * STEP_MS;
         mc_policy_request(
             p, &(struct mc_policy_request){MC_POLICY_STORE, keys, request->block_count, now_ms});
         uint64_t victim;
-        while (mc_policy_resident(p) > capacity && mc_policy_victim(p, &victim)) {
+        while (mc_policy_resident(p) > setup->capacity && mc_policy_victim(p, &victim)) {
             there[victim] = false;
         }
     }
@@ -144,7 +167,8 @@ static uint64_t *next_uses(const struct mc_trace *trace) {
     return next;
 }
 
-struct mc_cache_hits mc_cache_optimum(const struct mc_trace *trace, uint64_t capacity) {
+struct mc_cache_hits mc_cache_optimum(const struct mc_trace *trace,
+                                      const struct mc_cache_setup *setup) {
     struct mc_cache_hits hits = {0};
     uint64_t *next = next_uses(trace), at = 0;
     struct optimum o = {.heap = mc_alloc((trace->block_count + 1) * sizeof(*o.heap)),
@@ -154,13 +178,10 @@ struct mc_cache_hits mc_cache_optimum(const struct mc_trace *trace, uint64_t cap
         const struct mc_trace_request *request = &trace->requests[r];
         const uint32_t *blocks = trace->blocks + request->first_block;
         bool prefix = true;
-        for (size_t i = 0; i < request->block_count; i++) {
-            prefix = prefix && o.there[blocks[i]];
-            hits.prefix += prefix;
-            hits.block += o.there[blocks[i]];
-            optimum_use(&o, blocks[i], next[at++], capacity);
+        for (uint32_t i = 0; i < request->block_count; i++) {
+            count_hit(&hits, &prefix, o.there[blocks[i]], cost_of(request, i, setup));
+            optimum_use(&o, blocks[i], next[at++], setup->capacity);
         }
-        hits.references += request->block_count;
     }
     free(o.heap);
     free(o.next_of);

@@ -14,7 +14,8 @@
 
 struct simulate_options {
     const char *trace, *policy, *capacity, *json;
-    uint64_t requests;
+    uint64_t requests, attention_tokens;
+    bool ignore_cost;
 };
 
 #define OPT(...) MC_OPTION(struct simulate_options, __VA_ARGS__)
@@ -31,6 +32,13 @@ static const struct mc_option table[] = {
         .doc = "write a list of {policy, capacity, prefix_hit, block_hit} to this file; - = "
                "standard output"),
     OPT(U64, requests, .default_value = "0", .doc = "only the first so many requests; 0 = all"),
+    OPT(U64, attention_tokens, .default_value = "0",
+        .doc =
+            "the place in a prompt, in tokens, at which attention takes as much computing as the "
+            "rest of the model: own takes recomputing into account, and a third table says how "
+            "much of it hits save; 0 = every token costs the same"),
+    OPT(BOOL, ignore_cost, .default_value = "false",
+        .doc = "own does not know of attention_tokens, which only counts in the third table"),
 };
 
 const struct mc_option_set mc_simulate_options = {
@@ -100,17 +108,26 @@ static bool add_capacity(struct plan *plan, const char *text) {
     return true;
 }
 
-static void run(const struct mc_trace *trace, struct plan *plan) {
+static void run(const struct simulate_options *o, const struct mc_trace *trace, struct plan *plan) {
     for (size_t p = 0; p < plan->policy_count; p++) {
         for (size_t c = 0; c < plan->capacity_count; c++) {
-            plan->hits[p][c] =
-                plan->policies[p] ? mc_cache_simulate(trace, plan->policies[p], plan->capacities[c])
-                                  : mc_cache_optimum(trace, plan->capacities[c]);
+            struct mc_cache_setup setup = {.capacity = plan->capacities[c],
+                                           .attention_tokens = (double)o->attention_tokens,
+                                           .cost_told = !o->ignore_cost};
+            plan->hits[p][c] = plan->policies[p]
+                                   ? mc_cache_simulate(trace, plan->policies[p], &setup)
+                                   : mc_cache_optimum(trace, &setup);
         }
     }
 }
 
-static void print_table(FILE *out, const struct plan *plan, const char *title, bool prefix) {
+enum rate { PREFIX, BLOCK, SAVED };
+
+static double rate_of(const struct mc_cache_hits *hits, enum rate rate) {
+    return rate == PREFIX ? hits->prefix_rate : rate == BLOCK ? hits->block_rate : hits->saved_rate;
+}
+
+static void print_table(FILE *out, const struct plan *plan, const char *title, enum rate rate) {
     fprintf(out, "\n%s\n%10s", title, "blocks");
     for (size_t p = 0; p < plan->policy_count; p++) {
         fprintf(out, " %8s", plan->names[p]);
@@ -119,8 +136,7 @@ static void print_table(FILE *out, const struct plan *plan, const char *title, b
     for (size_t c = 0; c < plan->capacity_count; c++) {
         fprintf(out, "%10llu", (unsigned long long)plan->capacities[c]);
         for (size_t p = 0; p < plan->policy_count; p++) {
-            const struct mc_cache_hits *hits = &plan->hits[p][c];
-            fprintf(out, " %8.4f", prefix ? hits->prefix_rate : hits->block_rate);
+            fprintf(out, " %8.4f", rate_of(&plan->hits[p][c], rate));
         }
         fputc('\n', out);
     }
@@ -152,13 +168,16 @@ static bool write_json(const struct plan *plan, const char *path) {
 
 static int simulate(const struct simulate_options *o, const struct mc_trace *trace,
                     struct plan *plan) {
-    run(trace, plan);
+    run(o, trace, plan);
     FILE *out = strcmp(o->json, "-") == 0 ? stderr : stdout;
     fprintf(out, "%s: %zu requests, %zu blocks, %zu distinct; a cache without limit hits %.4f\n",
             trace->title, trace->request_count, trace->block_count, trace->distinct_count,
             mc_trace_infinite_cache(trace).hit_rate_blocks);
-    print_table(out, plan, "prefix hits", true);
-    print_table(out, plan, "block hits", false);
+    print_table(out, plan, "prefix hits", PREFIX);
+    print_table(out, plan, "block hits", BLOCK);
+    if (o->attention_tokens) {
+        print_table(out, plan, "recomputing saved", SAVED);
+    }
     return o->json[0] == '\0' || write_json(plan, o->json) ? 0 : MC_EXIT_FAILED;
 }
 

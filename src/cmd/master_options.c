@@ -81,6 +81,10 @@ static const struct mc_option table[] = {
     OPT(CHOICE, eviction_policy, .default_value = "lru", .choices = "lru|s3fifo|chain|own",
         .doc = "which objects go first: lru = by the end of their last lease, as upstream; "
                "s3fifo; chain (also called own) = learned from uses and prefix chains"),
+    OPT(U64, eviction_attention_blocks, .default_value = "0",
+        .doc = "what recomputing costs, for the policy chain: the block of a prefix chain at which "
+               "attention takes as much computing as the rest of the model (docs/eviction.md); 0 = "
+               "every block costs the same"),
     OPT(DOUBLE, eviction_high_watermark_ratio, .default_value = "0.90", .max = 1,
         .doc =
             "memory use above which eviction starts by itself; 1 = only when a put finds no room"),
@@ -333,6 +337,7 @@ static void apply_core(const struct mc_master_options *o, struct mc_master_confi
     core->max_kv_soft_pin_ttl_ms = o->max_kv_soft_pin_ttl;
     core->allow_evict_soft_pinned_objects = o->allow_evict_soft_pinned_objects;
     core->eviction_policy = o->eviction_policy;
+    core->eviction_attention_blocks = (double)o->eviction_attention_blocks;
     core->eviction_ratio = o->eviction_ratio;
     core->eviction_high_watermark_ratio = o->eviction_high_watermark_ratio;
     core->client_ttl_ms = (uint64_t)o->client_ttl * 1000;

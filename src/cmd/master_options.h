@@ -25,6 +25,7 @@ struct mc_master_options {
     uint64_t default_kv_lease_ttl, default_kv_soft_pin_ttl, max_kv_soft_pin_ttl;
     bool allow_evict_soft_pinned_objects;
     double eviction_ratio, eviction_high_watermark_ratio;
+    uint64_t eviction_attention_blocks;
     int64_t client_ttl;
     uint64_t put_start_discard_timeout_sec, put_start_release_timeout_sec;
     const char *memory_allocator, *allocation_strategy, *eviction_policy;

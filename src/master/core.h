@@ -475,7 +475,7 @@ void mc_replication_drop(struct mc_master *m, struct mc_object *o);
 
 /* ---- traffic.c: hashes of keys, in the order of their batch ---- */
 
-struct mc_traffic *mc_traffic_create(const char *policy);
+struct mc_traffic *mc_traffic_create(const struct mc_master_config *config);
 void mc_traffic_destroy(struct mc_traffic *traffic);
 bool mc_traffic_policy_exists(const char *name);
 void mc_traffic_asked(struct mc_call *call, const uint64_t *hashes, size_t count);

@@ -126,7 +126,7 @@ struct mc_master *mc_master_create(const struct mc_master_config *config,
     m->drains = mc_drains_create();
     m->disks = mc_disks_create();
     m->promotions = mc_promotions_create();
-    m->traffic = mc_traffic_create(config->eviction_policy);
+    m->traffic = mc_traffic_create(config);
     m->heat = mc_heat_create(config);
     m->files = mc_files_create(m);
     mc_page_pool_init(&m->pages);

@@ -40,7 +40,8 @@ struct mc_master_config { /* names and defaults are those of docs/options.md */
     bool allow_evict_soft_pinned_objects;
     double eviction_ratio;
     double eviction_high_watermark_ratio;
-    const char *eviction_policy; /* "lru", "s3fifo", "chain" */
+    const char *eviction_policy;      /* "lru", "s3fifo", "chain" */
+    double eviction_attention_blocks; /* policy/policy.h: attention_blocks */
     uint64_t client_ttl_ms;
     uint64_t put_start_discard_timeout_ms;
     uint64_t put_start_release_timeout_ms;

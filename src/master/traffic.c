@@ -25,11 +25,13 @@ bool mc_traffic_policy_exists(const char *name) {
     return mc_policy_find(name) != NULL;
 }
 
-struct mc_traffic *mc_traffic_create(const char *policy) {
+struct mc_traffic *mc_traffic_create(const struct mc_master_config *config) {
     struct mc_traffic *t = mc_zalloc(sizeof(*t));
     t->mrc = mc_mrc_create();
-    if (mc_policy_find(policy) != &mc_policy_lru) {
-        t->policy = mc_policy_create(policy);
+    if (mc_policy_find(config->eviction_policy) != &mc_policy_lru) {
+        t->policy = mc_policy_create(
+            config->eviction_policy,
+            &(struct mc_policy_config){.attention_blocks = config->eviction_attention_blocks});
     }
     return t;
 }

@@ -8,12 +8,13 @@
  * head of a request are what it continues, and the uses of the last of them tell whether others
  * have continued it too.
  *
- * Blocks of one class and age are a queue; a cycle of 64 classes, 40 ages and two states
- * (resident, gone) makes 5120 of them. A request is entered from its end to its head, so a chain is
- * given up from its end, and a chain that has begun to go goes on. A victim is the oldest of the
- * non-empty queue of the lowest worth: queues are sorted whenever the worth is learned anew, and a
- * cursor stands before the first that may not be empty. Blocks grow older lazily: the queues of an
- * age are looked at whenever an eighth of its width has passed.
+ * Blocks of one class, length of their request and age are a queue, once for the resident ones and
+ * once for those that are gone; a class and a length are a group, and only groups that there were
+ * blocks of are sorted and walked. A request is entered from its end to its head,
+ * so a chain is given up from its end, and a chain that has begun to go goes on. A victim is the
+ * oldest of the non-empty queue of the lowest worth: queues are sorted whenever the worth is
+ * learned anew, and a cursor stands before the first that may not be empty. Blocks grow older
+ * lazily: the queues of an age are looked at whenever an eighth of its width has passed.
  *
  * Ghosts, three for each resident block at most, keep class and age, so that the uses that a larger
  * memory would have had are counted too; without them the policy would only learn about what it
@@ -27,14 +28,22 @@
 
 #include <stdlib.h>
 
-#define CELLS             (MC_WORTH_CLASSES * MC_WORTH_AGES)
+#define GROUPS      (MC_WORTH_LENGTHS * MC_WORTH_CLASSES)
+#define GROUP_WORDS ((GROUPS + 63) / 64)
+#define CELLS       (GROUPS * MC_WORTH_AGES)
+
+#define DIGIT_BITS        11u
+#define DIGITS            (1u << DIGIT_BITS)
 #define ASKED_QUEUE       (2 * CELLS)
 #define QUEUES            (ASKED_QUEUE + 1)
 #define GHOSTS_A_RESIDENT 3u
 #define GHOSTS_MIN        1024u
 #define LEARN_EVERY_MIN   1000u /* keys of requests */
 #define TOGETHER_STEP     50.0
+#define CHAINS_IN_MEMORY  4u
 #define NEARLY_ALL        2u /* blocks may be missing: a partial one, and its successor */
+
+_Static_assert(CELLS <= UINT16_MAX, "rank[] and place[] hold them");
 
 enum state { RESIDENT, GHOST, ASKED, STATES };
 
@@ -42,14 +51,18 @@ struct chain {
     struct mc_policy base;
     struct mc_records records;
     size_t count[STATES];
+    uint16_t groups[GROUPS]; /* those that there ever was a block of, ascending */
+    unsigned group_count;
+    uint64_t known[GROUP_WORDS];                    /* the same as bits */
+    uint64_t filled[2][MC_WORTH_AGES][GROUP_WORDS]; /* queues that are not empty */
     uint32_t length[2][CELLS];
-    size_t ghosts_of_age[MC_WORTH_AGES];
     uint64_t origin_ms; /* of ticks; 0 = no request yet */
     uint32_t now;
     uint32_t look_at[MC_WORTH_AGES]; /* when the queues of an age are due */
     uint64_t keys, learn_at;
     uint16_t rank[CELLS], place[CELLS]; /* the worth's order; where a cell stands in it */
-    uint32_t cursor;
+    uint32_t ranked, cursor;
+    float weight[CELLS]; /* worth times cost, of those that are ranked */
     struct mc_worth worth;
 };
 
@@ -59,8 +72,16 @@ static struct chain *of(struct mc_policy *policy) {
 
 /* ---- records in their queues ---- */
 
+static uint32_t group_of(const struct mc_record *r) {
+    return r->length * MC_WORTH_CLASSES + r->class;
+}
+
 static uint32_t cell_of(const struct mc_record *r) {
-    return r->class * MC_WORTH_AGES + r->age;
+    return group_of(r) * MC_WORTH_AGES + r->age;
+}
+
+static void set_bit(uint64_t *bits, unsigned at) {
+    bits[at / 64] |= 1ull << at % 64;
 }
 
 static void enter(struct chain *p, uint32_t record) {
@@ -72,7 +93,7 @@ static void enter(struct chain *p, uint32_t record) {
     }
     uint32_t cell = cell_of(r);
     p->length[r->state][cell]++;
-    p->ghosts_of_age[r->age] += r->state == GHOST;
+    set_bit(p->filled[r->state][r->age], group_of(r));
     mc_queue_push(&p->records, r->state * CELLS + cell, record);
     if (r->state == RESIDENT && p->place[cell] < p->cursor) {
         p->cursor = p->place[cell];
@@ -82,9 +103,8 @@ static void enter(struct chain *p, uint32_t record) {
 static void leave(struct chain *p, uint32_t record) {
     struct mc_record *r = &p->records.list[record];
     p->count[r->state]--;
-    if (r->state != ASKED) {
-        p->length[r->state][cell_of(r)]--;
-        p->ghosts_of_age[r->age] -= r->state == GHOST;
+    if (r->state != ASKED && --p->length[r->state][cell_of(r)] == 0) {
+        p->filled[r->state][r->age][group_of(r) / 64] &= ~(1ull << group_of(r) % 64);
     }
     mc_queue_take(&p->records, record);
 }
@@ -95,15 +115,16 @@ static void drop(struct chain *p, uint32_t record) {
 }
 
 static void drop_oldest_ghost(struct chain *p) {
-    unsigned age = MC_WORTH_AGES - 1;
-    while (p->ghosts_of_age[age] == 0) {
-        age--;
+    for (unsigned age = MC_WORTH_AGES; age-- > 0;) {
+        for (unsigned word = 0; word < GROUP_WORDS; word++) {
+            uint64_t bits = p->filled[GHOST][age][word];
+            if (bits) {
+                unsigned group = word * 64 + (unsigned)__builtin_ctzll(bits);
+                drop(p, mc_queue_oldest(&p->records, CELLS + group * MC_WORTH_AGES + age));
+                return;
+            }
+        }
     }
-    unsigned class = 0;
-    while (p->length[GHOST][class * MC_WORTH_AGES + age] == 0) {
-        class ++;
-    }
-    drop(p, mc_queue_oldest(&p->records, CELLS + class * MC_WORTH_AGES + age));
 }
 
 static void trim(struct chain *p) {
@@ -118,8 +139,8 @@ static void trim(struct chain *p) {
 
 /* ---- time ---- */
 
-static void grow_older(struct chain *p, enum state state, unsigned class, unsigned age) {
-    uint32_t queue = state * CELLS + class * MC_WORTH_AGES + age, record;
+static void grow_older(struct chain *p, enum state state, unsigned group, unsigned age) {
+    uint32_t queue = state * CELLS + group * MC_WORTH_AGES + age, record;
     while ((record = mc_queue_oldest(&p->records, queue)) != MC_RECORD_NONE) {
         struct mc_record *r = &p->records.list[record];
         uint32_t ticks = p->now - r->used_at;
@@ -129,9 +150,18 @@ static void grow_older(struct chain *p, enum state state, unsigned class, unsign
         leave(p, record);
         r->age = mc_worth_age(&p->worth, ticks, r->age);
         for (unsigned a = age; a < r->age; a++) {
-            p->worth.spent[class][a] += p->worth.start[a + 1] - p->worth.start[a];
+            mc_worth_spent(&p->worth, r->class, r->length, a,
+                           p->worth.start[a + 1] - p->worth.start[a]);
         }
         enter(p, record);
+    }
+}
+
+static void grow_older_all(struct chain *p, enum state state, unsigned age) {
+    for (unsigned word = 0; word < GROUP_WORDS; word++) {
+        for (uint64_t bits = p->filled[state][age][word]; bits; bits &= bits - 1) {
+            grow_older(p, state, word * 64 + (unsigned)__builtin_ctzll(bits), age);
+        }
     }
 }
 
@@ -148,26 +178,52 @@ static void set_time(struct chain *p, uint64_t now_ms) {
         }
         uint32_t width = p->worth.start[age + 1] - p->worth.start[age];
         p->look_at[age] = p->now + width / 8;
-        for (unsigned class = 0; class < MC_WORTH_CLASSES; class ++) {
-            if (p->worth.seen[class]) {
-                grow_older(p, RESIDENT, class, age);
-                grow_older(p, GHOST, class, age);
-            }
-        }
+        grow_older_all(p, RESIDENT, age);
+        grow_older_all(p, GHOST, age);
     }
 }
 
 /* ---- learning ---- */
 
-static int by_worth(const void *a, const void *b, void *ctx) {
-    const float *worth = ctx;
-    uint16_t x = *(const uint16_t *)a, y = *(const uint16_t *)b;
-    if (worth[x] != worth[y]) {
-        return worth[x] < worth[y] ? -1 : 1;
+/* Of the bits of positive floats the order is that of their values. */
+static unsigned digit_of(const struct chain *p, uint16_t cell, unsigned shift) {
+    uint32_t bits;
+    memcpy(&bits, &p->weight[cell], sizeof(bits));
+    return bits >> shift & (DIGITS - 1);
+}
+
+/* Sorts the cells of all groups by what a block in them is worth: digit by digit, each time keeping
+ * the order of equals, so that of what is worth the same the older goes first, then the one of the
+ * shorter request, then the less used. */
+static void rank(struct chain *p) {
+    p->ranked = 0;
+    for (unsigned age = MC_WORTH_AGES; age-- > 0;) {
+        for (unsigned i = 0; i < p->group_count; i++) {
+            unsigned group = p->groups[i], cell = group * MC_WORTH_AGES + age;
+            p->weight[cell] = (float)(p->worth.worth[group % MC_WORTH_CLASSES][age] *
+                                      p->worth.length_factor[group / MC_WORTH_CLASSES]);
+            p->rank[p->ranked++] = (uint16_t)cell;
+        }
     }
-    /* the older first, then the less used */
-    unsigned age_x = x % MC_WORTH_AGES, age_y = y % MC_WORTH_AGES;
-    return age_x != age_y ? (int)age_y - (int)age_x : (int)x - (int)y;
+    for (unsigned shift = 0; shift < 32; shift += DIGIT_BITS) {
+        uint32_t next[DIGITS] = {0}, before = 0;
+        for (unsigned i = 0; i < p->ranked; i++) {
+            next[digit_of(p, p->rank[i], shift)]++;
+        }
+        for (unsigned d = 0; d < DIGITS; d++) {
+            uint32_t count = next[d];
+            next[d] = before;
+            before += count;
+        }
+        for (unsigned i = 0; i < p->ranked; i++) {
+            p->place[next[digit_of(p, p->rank[i], shift)]++] = p->rank[i];
+        }
+        memcpy(p->rank, p->place, p->ranked * sizeof(p->rank[0]));
+    }
+    for (unsigned i = 0; i < p->ranked; i++) {
+        p->place[p->rank[i]] = (uint16_t)i;
+    }
+    p->cursor = 0;
 }
 
 static void learn(struct chain *p) {
@@ -176,14 +232,20 @@ static void learn(struct chain *p) {
     }
     p->learn_at = p->keys + mc_max_u64(LEARN_EVERY_MIN, p->count[RESIDENT] / 8);
     mc_worth_learn(&p->worth);
-    for (unsigned i = 0; i < CELLS; i++) {
-        p->rank[i] = (uint16_t)i;
+    rank(p);
+}
+
+static void know_group(struct chain *p, unsigned group) {
+    if (p->known[group / 64] >> group % 64 & 1) {
+        return;
     }
-    qsort_r(p->rank, CELLS, sizeof(p->rank[0]), by_worth, p->worth.worth);
-    for (unsigned i = 0; i < CELLS; i++) {
-        p->place[p->rank[i]] = (uint16_t)i;
+    set_bit(p->known, group);
+    unsigned i = p->group_count++;
+    for (; i > 0 && p->groups[i - 1] > group; i--) {
+        p->groups[i] = p->groups[i - 1];
     }
-    p->cursor = 0;
+    p->groups[i] = (uint16_t)group;
+    rank(p);
 }
 
 /* ---- requests ---- */
@@ -192,13 +254,19 @@ static void learn(struct chain *p) {
 static void count_use(struct chain *p, struct mc_record *r) {
     uint32_t ticks = p->now - r->used_at;
     if (ticks > p->worth.start[r->age]) {
-        p->worth.spent[r->class][r->age] += ticks - p->worth.start[r->age];
+        mc_worth_spent(&p->worth, r->class, r->length, r->age, ticks - p->worth.start[r->age]);
     }
-    p->worth.used[r->class][r->age] += 1;
+    mc_worth_used(&p->worth, r->class, r->length, r->age);
     r->uses += r->uses < UINT16_MAX;
 }
 
-static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, enum mc_relation relation,
+/* What a block has from its request: how that stands to those before, and how long it is. */
+struct origin {
+    enum mc_relation relation;
+    uint8_t length; /* mc_worth_length */
+};
+
+static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, struct origin from,
                 bool last) {
     uint32_t record = mc_records_find(&p->records, key);
     enum state before = record == MC_RECORD_NONE ? ASKED : p->records.list[record].state;
@@ -214,8 +282,9 @@ static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, enum mc
     if (before != ASKED) {
         count_use(p, r);
     }
-    r->class = mc_worth_class(r->uses, relation, last);
-    p->worth.seen[r->class] = true;
+    r->class = mc_worth_class(r->uses, from.relation, last);
+    r->length = from.length;
+    know_group(p, group_of(r));
     r->age = 0;
     r->relation = 0;
     r->used_at = p->now;
@@ -223,28 +292,37 @@ static void use(struct chain *p, uint64_t key, enum mc_policy_kind kind, enum mc
     enter(p, record);
 }
 
-/* Remembers the relation for the reads and stores that follow. */
-static void expect(struct chain *p, uint64_t key, enum mc_relation relation) {
+/* Remembers whence it is for the reads and stores that follow. */
+static void expect(struct chain *p, uint64_t key, struct origin from) {
     uint32_t record = mc_records_find(&p->records, key);
     if (record == MC_RECORD_NONE) {
         record = mc_records_add(&p->records, key);
         p->records.list[record].state = ASKED;
         enter(p, record);
     }
-    p->records.list[record].relation = (uint8_t)relation;
+    p->records.list[record].relation = (uint8_t)from.relation;
+    p->records.list[record].length_asked = from.length;
+}
+
+/* A chain that takes more than a quarter of the memory will not be kept whole, so only so much of
+ * it counts. */
+static uint8_t length_of(const struct chain *p, size_t blocks) {
+    size_t room = p->count[RESIDENT] / CHAINS_IN_MEMORY;
+    return mc_worth_length(blocks < room ? blocks : room);
 }
 
 /* How the request stands to those before; *known = how many blocks at its head are known. */
-static enum mc_relation relate(const struct chain *p, const struct mc_policy_request *request,
-                               size_t *known) {
+static struct origin relate(const struct chain *p, const struct mc_policy_request *request,
+                            size_t *known) {
     const struct mc_record *list = p->records.list;
     uint32_t last = MC_RECORD_NONE;
-    enum mc_relation asked = 0;
+    struct origin asked = {0}, from = {.length = length_of(p, request->count)};
     size_t k = 0;
     for (; k < request->count; k++) {
         uint32_t record = mc_records_find(&p->records, request->keys[k]);
         if (k == 0 && record != MC_RECORD_NONE) {
-            asked = list[record].relation;
+            asked =
+                (struct origin){(enum mc_relation)list[record].relation, list[record].length_asked};
         }
         if (record == MC_RECORD_NONE || list[record].state == ASKED) {
             break;
@@ -252,26 +330,27 @@ static enum mc_relation relate(const struct chain *p, const struct mc_policy_req
         last = record;
     }
     *known = k;
-    if (asked && request->kind != MC_POLICY_ASK) {
+    if (asked.relation && request->kind != MC_POLICY_ASK) {
         return asked;
     }
     if (k <= 1) {
-        return MC_RELATION_NEW;
+        from.relation = MC_RELATION_NEW;
+    } else if (list[last].uses > 1) {
+        from.relation = MC_RELATION_BRANCH;
+    } else {
+        from.relation = k + NEARLY_ALL >= request->count ? MC_RELATION_REPEAT : MC_RELATION_NEXT;
     }
-    if (list[last].uses > 1) {
-        return MC_RELATION_BRANCH;
-    }
-    return k + NEARLY_ALL >= request->count ? MC_RELATION_REPEAT : MC_RELATION_NEXT;
+    return from;
 }
 
 static void request(struct mc_policy *policy, const struct mc_policy_request *r) {
     struct chain *p = of(policy);
     set_time(p, r->now_ms);
     size_t known;
-    enum mc_relation relation = relate(p, r, &known);
+    struct origin from = relate(p, r, &known);
     if (r->kind == MC_POLICY_ASK) {
         for (size_t i = 0; i < r->count; i++) {
-            expect(p, r->keys[i], relation);
+            expect(p, r->keys[i], from);
         }
     } else {
         learn(p);
@@ -279,7 +358,7 @@ static void request(struct mc_policy *policy, const struct mc_policy_request *r)
             p->worth.together += ((double)known - p->worth.together) / TOGETHER_STEP;
         }
         for (size_t i = r->count; i-- > 0;) {
-            use(p, r->keys[i], r->kind, relation, r->kind == MC_POLICY_STORE && i + 1 == r->count);
+            use(p, r->keys[i], r->kind, from, r->kind == MC_POLICY_STORE && i + 1 == r->count);
         }
         p->keys += r->count;
     }
@@ -311,12 +390,13 @@ static void keep(struct mc_policy *policy, uint64_t key) {
     struct chain *p = of(policy);
     uint32_t record = mc_records_find(&p->records, key);
     if (record == MC_RECORD_NONE) {
-        use(p, key, MC_POLICY_STORE, MC_RELATION_NEW, false);
+        use(p, key, MC_POLICY_STORE, (struct origin){.relation = MC_RELATION_NEW}, false);
         return;
     }
     struct mc_record *r = &p->records.list[record];
     if (r->state == ASKED) {
-        use(p, key, MC_POLICY_STORE, (enum mc_relation)r->relation, false);
+        use(p, key, MC_POLICY_STORE,
+            (struct origin){(enum mc_relation)r->relation, r->length_asked}, false);
     } else if (r->state == GHOST) {
         leave(p, record);
         r->state = RESIDENT;
@@ -359,11 +439,11 @@ static bool check(const struct mc_policy *policy) {
                mc_max_u64(count[RESIDENT] * GHOSTS_A_RESIDENT, GHOSTS_MIN);
 }
 
-static struct mc_policy *create(void) {
+static struct mc_policy *create(const struct mc_policy_config *config) {
     struct chain *p = mc_zalloc(sizeof(*p));
     p->base.ops = &mc_policy_chain;
     mc_records_init(&p->records, QUEUES);
-    mc_worth_init(&p->worth);
+    mc_worth_init(&p->worth, config->attention_blocks);
     learn(p);
     return &p->base;
 }

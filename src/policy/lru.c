@@ -17,7 +17,7 @@ static struct lru *of(struct mc_policy *policy) {
     return mc_container_of(policy, struct lru, base);
 }
 
-static struct mc_policy *create(void) {
+static struct mc_policy *create(const struct mc_policy_config *config) {
     struct lru *p = mc_zalloc(sizeof(*p));
     p->base.ops = &mc_policy_lru;
     mc_records_init(&p->records, 1);

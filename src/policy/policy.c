@@ -16,9 +16,9 @@ const struct mc_policy_ops *mc_policy_find(const char *name) {
     return strcmp(name, "own") == 0 ? &mc_policy_chain : NULL;
 }
 
-struct mc_policy *mc_policy_create(const char *name) {
+struct mc_policy *mc_policy_create(const char *name, const struct mc_policy_config *config) {
     const struct mc_policy_ops *ops = mc_policy_find(name);
-    return ops ? ops->create() : NULL;
+    return ops ? ops->create(config ? config : &(struct mc_policy_config){0}) : NULL;
 }
 
 void mc_policy_destroy(struct mc_policy *policy) {

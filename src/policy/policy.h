@@ -3,7 +3,7 @@
  * milliseconds; no objects, locks, leases or threads, so the simulator of `mooncake simulate cache`
  * and the live master run the same code.
  *
- *     struct mc_policy *p = mc_policy_create("chain");
+ *     struct mc_policy *p = mc_policy_create("chain", NULL);
  *     mc_policy_request(p, &(struct mc_policy_request){.kind = MC_POLICY_STORE, .keys = chain,
  * ...}); while (too_full && mc_policy_victim(p, &key)) { evict(key) or mc_policy_keep(p, key); //
  * leased or pinned: as if just asked for
@@ -36,6 +36,14 @@ struct mc_policy_request {
     uint64_t now_ms; /* never goes back */
 };
 
+/* What a policy may be told when it is made. All zero: every block costs the same to recompute. */
+struct mc_policy_config {
+    /* The place in a chain, in blocks, at which attention takes as much computing as all the rest
+     * of the model; docs/eviction.md says how it follows from a model's shape. A block at place p
+     * costs 1 + p / attention_blocks times what the first one does. 0 = costs are ignored. */
+    double attention_blocks;
+};
+
 struct mc_policy {
     const struct mc_policy_ops *ops;
 };
@@ -44,7 +52,7 @@ struct mc_policy_ops {
     const char *name, *doc;
     /* Bytes that the policy's own records take at most for each resident key, when many. */
     size_t bytes_per_key;
-    struct mc_policy *(*create)(void);
+    struct mc_policy *(*create)(const struct mc_policy_config *config);
     void (*destroy)(struct mc_policy *policy);
     void (*request)(struct mc_policy *policy, const struct mc_policy_request *request);
     bool (*victim)(struct mc_policy *policy, uint64_t *key);
@@ -54,8 +62,8 @@ struct mc_policy_ops {
     bool (*check)(const struct mc_policy *policy);
 };
 
-/* NULL for a name that is not in the table. */
-struct mc_policy *mc_policy_create(const char *name);
+/* NULL for a name that is not in the table. config NULL = all zero. */
+struct mc_policy *mc_policy_create(const char *name, const struct mc_policy_config *config);
 void mc_policy_destroy(struct mc_policy *policy);
 static inline void mc_policy_request(struct mc_policy *p, const struct mc_policy_request *request) {
     p->ops->request(p, request);

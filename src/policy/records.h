@@ -18,7 +18,7 @@ struct mc_record {
     uint32_t chained;      /* next of its bucket, or of the free ones */
     uint32_t used_at;      /* the policy's own, from here on */
     uint16_t uses;
-    uint8_t state, relation, class, age, spare[2];
+    uint8_t state, relation, class, age, length, length_asked;
 };
 _Static_assert(sizeof(struct mc_record) == 32, "two records a cache line");
 

@@ -25,7 +25,7 @@ static struct s3fifo *of(struct mc_policy *policy) {
     return mc_container_of(policy, struct s3fifo, base);
 }
 
-static struct mc_policy *create(void) {
+static struct mc_policy *create(const struct mc_policy_config *config) {
     struct s3fifo *p = mc_zalloc(sizeof(*p));
     p->base.ops = &mc_policy_s3fifo;
     mc_records_init(&p->records, QUEUES);

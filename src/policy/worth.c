@@ -10,12 +10,14 @@
 #define KEPT          0.98 /* of the counts, from one learning to the next */
 #define HAZARD_MIN    0.01
 #define TOGETHER_FROM 20.0
-#define DOUBT_EVENTS  10.0 /* that must have failed to come before a class is worth less than ...  \
-                            */
-#define DOUBT 0.25         /* ... one that was used less often, and by how much less */
+#define PRIOR_LENGTH  10.0
+#define DOUBT_EVENTS                                                                               \
+    10.0           /* that must have failed to come before a class is worth less than ...          \
+                    */
+#define DOUBT 0.25 /* ... one that was used less often, and by how much less */
 
-void mc_worth_init(struct mc_worth *w) {
-    *w = (struct mc_worth){.together = TOGETHER_FROM};
+void mc_worth_init(struct mc_worth *w, double attention_blocks) {
+    *w = (struct mc_worth){.together = TOGETHER_FROM, .attention_blocks = attention_blocks};
     for (unsigned a = 1; a <= MC_WORTH_AGES; a++) {
         w->start[a] = (uint32_t)(MC_WORTH_TICKS * pow(2, (a - 1) / 2.0));
     }
@@ -29,6 +31,14 @@ uint8_t mc_worth_class(unsigned uses, enum mc_relation relation, bool last) {
     }
     unsigned kind = (unsigned)(relation - 1) * 2 + !last;
     return (uint8_t)(u * MC_WORTH_KINDS + kind);
+}
+
+uint8_t mc_worth_length(size_t blocks) {
+    unsigned octave = 0;
+    while (octave + 1 < MC_WORTH_LENGTHS && blocks >= 8ull << octave) {
+        octave++;
+    }
+    return (uint8_t)octave;
 }
 
 uint8_t mc_worth_age(const struct mc_worth *w, uint32_t ticks, uint8_t from) {
@@ -129,8 +139,20 @@ static void keep_order(struct mc_worth *w, const double (*hazard)[MC_WORTH_AGES]
     }
 }
 
+static void learn_lengths(struct mc_worth *w) {
+    double prior = PRIOR_LENGTH * w->together;
+    for (unsigned l = 0; l < MC_WORTH_LENGTHS; l++) {
+        double rate = (w->length_used[l] + prior) / (w->length_foreseen[l] + prior);
+        double blocks = 4 * M_SQRT2 * (1u << l); /* the middle of its octave */
+        double cost = w->attention_blocks > 0 ? 1 + blocks / 2 / w->attention_blocks : 1;
+        w->length_factor[l] = sqrt(rate) * cost;
+        w->length_used[l] *= KEPT;
+        w->length_foreseen[l] *= KEPT;
+    }
+}
+
 void mc_worth_learn(struct mc_worth *w) {
-    double all[MC_WORTH_AGES], hazard[MC_WORTH_CLASSES][MC_WORTH_AGES];
+    double all[MC_WORTH_AGES], (*hazard)[MC_WORTH_AGES] = w->hazard;
     hazard_of_all(w, all);
     for (unsigned u = 0; u < MC_WORTH_USES; u++) {
         unsigned first = u * MC_WORTH_KINDS;
@@ -142,6 +164,7 @@ void mc_worth_learn(struct mc_worth *w) {
         }
     }
     keep_order(w, hazard);
+    learn_lengths(w);
     for (unsigned c = 0; c < MC_WORTH_CLASSES; c++) {
         for (unsigned a = 0; a < MC_WORTH_AGES; a++) {
             w->used[c][a] *= KEPT;

@@ -16,6 +16,15 @@
  * which the order is that of least recent use; neighbouring ages are smoothed; and what was used
  * more often is not worth less, which keeps the head of a chain behind its end, until many uses
  * that should have come did not.
+ *
+ * A use saves what it costs to recompute the block, and attention makes that dearer the further
+ * along the chain it is: 1 + p / attention_blocks at place p. An end is no use without its head and
+ * costs more than it, so a chain is best kept whole or not at all, and each of its blocks counts
+ * with the mean of their costs: 1 + length / (2 * attention_blocks). Blocks of long requests may
+ * come back less or more often than others of their class, so costs alone would mislead: the rate
+ * of each length (an octave) beside what the classes foresee is learned too, and half believed (its
+ * root), for a part of it is in the classes already. Size falls out: what a block costs and the
+ * room that it takes both grow with its tokens.
  */
 #ifndef MC_POLICY_WORTH_H
 #define MC_POLICY_WORTH_H
@@ -27,6 +36,7 @@
 #define MC_WORTH_CLASSES (MC_WORTH_USES * MC_WORTH_KINDS)
 #define MC_WORTH_AGES    40u
 #define MC_WORTH_TICKS   64u /* per second */
+#define MC_WORTH_LENGTHS 10u /* of requests, in octaves from 4 blocks on */
 
 /* How the last request that used a block stands to those before. 0 = not known. */
 enum mc_relation {
@@ -40,16 +50,30 @@ struct mc_worth {
     uint32_t start[MC_WORTH_AGES + 1]; /* ticks at which an age begins */
     double used[MC_WORTH_CLASSES][MC_WORTH_AGES];
     double spent[MC_WORTH_CLASSES][MC_WORTH_AGES]; /* ticks */
-    bool seen[MC_WORTH_CLASSES];
     double together; /* blocks that are used again at once, on average: one event, not many */
+    double hazard[MC_WORTH_CLASSES][MC_WORTH_AGES];
+    double length_used[MC_WORTH_LENGTHS], length_foreseen[MC_WORTH_LENGTHS];
+    double length_factor[MC_WORTH_LENGTHS]; /* of worth[][], by the length of the request */
+    double attention_blocks;                /* 0 = all blocks cost the same */
     float worth[MC_WORTH_CLASSES][MC_WORTH_AGES];
 };
 
-void mc_worth_init(struct mc_worth *w);
+void mc_worth_init(struct mc_worth *w, double attention_blocks);
 uint8_t mc_worth_class(unsigned uses, enum mc_relation relation, bool last);
 /* The age that `ticks` belong to, searched from `from` on. */
 uint8_t mc_worth_age(const struct mc_worth *w, uint32_t ticks, uint8_t from);
-/* Computes worth[][] anew, and forgets a little of what was counted. */
+uint8_t mc_worth_length(size_t blocks);
+/* A block of this class, length and age was used; it spent `ticks` in that age. */
+static inline void mc_worth_used(struct mc_worth *w, uint8_t class, uint8_t length, uint8_t age) {
+    w->used[class][age] += 1;
+    w->length_used[length] += 1;
+}
+static inline void mc_worth_spent(struct mc_worth *w, uint8_t class, uint8_t length, unsigned age,
+                                  uint32_t ticks) {
+    w->spent[class][age] += ticks;
+    w->length_foreseen[length] += ticks * w->hazard[class][age];
+}
+/* Computes worth[][] and length_factor[] anew, and forgets a little of what was counted. */
 void mc_worth_learn(struct mc_worth *w);
 
 #endif

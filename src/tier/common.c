@@ -63,7 +63,7 @@ void mc_tier_order_init(struct mc_tier_order *order, enum mc_tier_eviction evict
         [MC_TIER_EVICT_FIFO] = "lru", [MC_TIER_EVICT_LRU] = "lru", [MC_TIER_EVICT_OWN] = "own"};
     *order = (struct mc_tier_order){0};
     if (eviction != MC_TIER_EVICT_NONE) {
-        order->policy = mc_policy_create(policies[eviction]);
+        order->policy = mc_policy_create(policies[eviction], NULL);
         order->reads_count = eviction != MC_TIER_EVICT_FIFO; /* LRU that hears of no reads */
     }
 }

@@ -19,7 +19,8 @@ static struct mc_trace load(const char *const *paths, size_t count) {
 }
 
 static double hit(const struct mc_trace *trace, const char *policy, uint64_t capacity) {
-    struct mc_cache_hits hits = mc_cache_simulate(trace, mc_policy_find(policy), capacity);
+    struct mc_cache_hits hits = mc_cache_simulate(trace, mc_policy_find(policy),
+                                                  &(struct mc_cache_setup){.capacity = capacity});
     assert_int_equal(hits.references, trace->block_count);
     assert_true(hits.prefix <= hits.block);
     return hits.prefix_rate;
@@ -30,7 +31,7 @@ static void check(const char *path, const double *lru, const double *s3fifo, con
     struct mc_trace trace = load(&path, 1);
     for (int c = 0; c < CAPACITIES; c++) {
         double l = hit(&trace, "lru", capacities[c]), own = hit(&trace, "chain", capacities[c]);
-        double best = mc_cache_optimum(&trace, capacities[c]).prefix_rate;
+        double best = mc_cache_optimum(&trace, &(struct mc_cache_setup){capacities[c]}).prefix_rate;
         assert_true(fabs(l - lru[c]) < 0.00051);
         assert_true(fabs(best - opt[c]) < 0.00051);
         assert_true(fabs(hit(&trace, "s3fifo", capacities[c]) - s3fifo[c]) < 0.005);

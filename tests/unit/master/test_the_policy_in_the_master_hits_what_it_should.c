@@ -97,10 +97,10 @@ static void test_a_trace(void **state) {
     struct mc_buf error = {0};
     const char *path = TRACE;
     assert_ok(mc_trace_load(&path, 1, &trace, &error));
-    uint64_t capacity = (uint64_t)(BLOCKS * WATERMARK);
+    struct mc_cache_setup setup = {.capacity = (uint64_t)(BLOCKS * WATERMARK)};
     double lru = run(f, &trace, "lru"), chain = run(f, &trace, "chain");
-    double simulated_lru = mc_cache_simulate(&trace, &mc_policy_lru, capacity).prefix_rate;
-    double simulated_chain = mc_cache_simulate(&trace, &mc_policy_chain, capacity).prefix_rate;
+    double simulated_lru = mc_cache_simulate(&trace, &mc_policy_lru, &setup).prefix_rate;
+    double simulated_chain = mc_cache_simulate(&trace, &mc_policy_chain, &setup).prefix_rate;
     printf("lru %.4f (simulated %.4f), chain %.4f (simulated %.4f)\n", lru, simulated_lru, chain,
            simulated_chain);
     assert_true(lru > simulated_lru - 0.03 && lru < simulated_lru + 0.03);

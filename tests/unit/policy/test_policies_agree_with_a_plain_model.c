@@ -67,7 +67,7 @@ static void run(const struct mc_policy_ops *ops, uint64_t seed) {
     struct mc_rng rng;
     mc_rng_seed(&rng, seed);
     struct model *m = mc_zalloc(sizeof(*m));
-    struct mc_policy *p = ops->create();
+    struct mc_policy *p = ops->create(&(struct mc_policy_config){.attention_blocks = (double)seed});
     uint64_t now = 0, offered = 0;
     for (unsigned step = 0; step < STEPS; step++) {
         now += mc_rng_below(&rng, 50) == 0 ? mc_rng_below(&rng, 100000) : mc_rng_below(&rng, 100);
@@ -110,7 +110,7 @@ static void test_every_policy(void **state) {
 
 /* A session whose chain does not fit: its head stays, because an end without head is no use. */
 static void test_chain_gives_up_a_chain_from_its_end(void **state) {
-    struct mc_policy *p = mc_policy_create("chain");
+    struct mc_policy *p = mc_policy_create("chain", NULL);
     uint64_t keys[100], now = 0;
     for (uint64_t i = 0; i < 100; i++) {
         keys[i] = i;
@@ -129,7 +129,7 @@ static void test_chain_gives_up_a_chain_from_its_end(void **state) {
 static void test_names(void **state) {
     assert_ptr_equal(mc_policy_find("own"), mc_policy_find("chain"));
     assert_null(mc_policy_find("LRU"));
-    assert_null(mc_policy_create(""));
+    assert_null(mc_policy_create("", NULL));
 }
 
 /* ---- documents that are asked for three times and never again ---- */
@@ -156,7 +156,7 @@ static size_t hits_of_a_document(struct mc_policy *p, bool *there, uint64_t docu
 }
 
 static size_t hits_of(const char *name) {
-    struct mc_policy *p = mc_policy_create(name);
+    struct mc_policy *p = mc_policy_create(name, NULL);
     bool *there = mc_zalloc(DOCUMENTS * BLOCKS);
     uint64_t now = 0;
     size_t hits = 0;

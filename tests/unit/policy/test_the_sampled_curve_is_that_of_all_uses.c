@@ -25,7 +25,8 @@ static void trace_agrees(const char *path) {
     double sum = 0;
     unsigned count = 0;
     for (uint64_t capacity = 500; capacity < trace.distinct_count; capacity *= 2, count++) {
-        double exact = mc_cache_simulate(&trace, &mc_policy_lru, capacity).block_rate;
+        double exact = mc_cache_simulate(&trace, &mc_policy_lru, &(struct mc_cache_setup){capacity})
+                           .block_rate;
         double sampled = mc_mrc_hit_ratio(mrc, (double)capacity);
         assert_true(fabs(exact - sampled) < 0.05);
         sum += fabs(exact - sampled);
