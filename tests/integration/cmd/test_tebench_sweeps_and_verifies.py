@@ -42,6 +42,22 @@ def every_operation_verified(closing, scratch):
     check_equal(process.stop(15), 0, "the target's exit status")
 
 
+def bytes_of_another_are_wrong(closing, scratch):
+    """Two write over each other, which --verify of both must see."""
+    _, name = target(closing)
+    flags = [f"--target_seg_name={name}", "--op_type=mix", "--check_consistency", "--start_block_size=1MB",
+             "--max_block_size=1MB", "--xport_type=tcp", "--duration=2"]
+    both = [Process([TEBENCH, *SMALL, *flags, f"--seed={seed}"]) for seed in (1, 2)]
+    closing += both
+    said = []
+    for process in both:
+        status, text = process.stop(0), process.output()
+        wrong = int(re.search(r"verified: \d+ blocks, (\d+) wrong", text)[1])
+        check_equal(status, 1 if wrong else 0, text)
+        said.append(wrong)
+    check(sum(said) > 0, f"wrong blocks {said}")
+
+
 def sweeps(closing, scratch):
     lines = scratch / "lines.jsonl"
     _, name = target(closing)
@@ -158,6 +174,6 @@ def one_transport_moves_everything(closing, scratch):
 
 
 os.environ.pop("MC_FORCE_TCP", None)
-main(every_operation_verified, sweeps, what_does_not_fit_is_left_out, classes, deadlines,
+main(every_operation_verified, bytes_of_another_are_wrong, sweeps, what_does_not_fit_is_left_out, classes, deadlines,
      the_configuration_repeats_the_run, what_is_wrong_is_named, the_other_bench,
      one_transport_moves_everything)
