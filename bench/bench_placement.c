@@ -162,6 +162,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     (void)!mc_log_set_level("WARNING");
+    printf("goals: 3 times the published rate, and as full as upstream's pages (.961 of them)\n");
     for (unsigned pairs = 0; pairs < 2; pairs++) {
         printf("%s\n%-18s %8s %8s %12s %12s   %-6s %8s\n",
                pairs ? "objects of two sizes (upstream publishes rates of one size here, too)"
