@@ -246,9 +246,10 @@ static void batch_arm(struct mc_batch *batch, size_t count) {
 }
 
 static void chunk_release_slots(struct mc_chunk *chunk) {
-    for (size_t i = 0; i < chunk->count; i++) {
+    for (size_t i = 0; chunk->held > 0; i++) {
         if (chunk->tasks[i].holds_slot) {
             chunk->tasks[i].holds_slot = false;
+            chunk->held--;
             mc_slot_release(chunk->tasks[i].slot);
         }
     }

@@ -20,6 +20,8 @@ enum pump_state { PUMP_IDLE, PUMP_RUNS, PUMP_AGAIN };
 
 #define MEASURE_ONE_IN 16
 
+_Static_assert(MC_POST_MAX <= 64, "a group is the bits of a word");
+
 static uint64_t now_ns(const struct mc_dispatch *d) {
     return mc_now_ns(d->transport->engine->clock);
 }
@@ -152,17 +154,8 @@ static void make_links(const struct mc_dispatch *d, const struct mc_slice_op *op
     }
 }
 
-bool mc_dispatch_is_up(const struct mc_dispatch *d) {
-    return atomic_load_explicit(&d->spray.up, memory_order_relaxed) != 0;
-}
-
-bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot) {
-    struct mc_health *links =
-        atomic_load_explicit(&slot->links[d->transport->index], memory_order_acquire);
-    if (links == NULL || d->sprayed) { /* of several rails the spray knows which are */
-        return false;
-    }
-    return !mc_health_good(links) && !mc_health_take(links, now_ns(d));
+bool mc_dispatch_take_probe(struct mc_dispatch *d, struct mc_health *links) {
+    return mc_health_take(links, now_ns(d));
 }
 
 /* Whether the failure is the rail's, or the way's, and not that of what was asked. */
@@ -345,43 +338,43 @@ static size_t post_plain(struct mc_dispatch *d, struct mc_slice_op **slices, siz
     return back;
 }
 
-/* Posts slices of one rail, in runs of one segment. */
-static void post_rail(struct mc_dispatch *d, struct mc_slice_op **mine, size_t count,
-                      struct mc_slice_op **slices, size_t *back) {
-    struct mc_slice_op *run[MC_POST_MAX]; /* the transport may do with it as it likes */
-    for (size_t i = 0; d->watched && i < count; i++) {
-        watch(d, mine[i], mine[i]->rail, 0, mc_slice_of(mine[i])->spray.posted_ns);
+/* Posts slices of one rail and segment. */
+static void post_run(struct mc_dispatch *d, struct mc_slice_op **run, size_t count,
+                     struct mc_slice_op **slices, size_t *back) {
+    struct mc_slice_op *mine[MC_POST_MAX]; /* the transport may do with it as it likes */
+    for (size_t i = 0; i < count; i++) {
+        mine[i] = run[i];
+        if (d->watched) {
+            watch(d, run[i], run[i]->rail, 0, mc_slice_of(run[i])->spray.posted_ns);
+        }
     }
-    for (size_t at = 0, n; at < count; at += n) {
-        n = 0;
-        while (at + n < count && mine[at + n]->segment == mine[at]->segment) {
-            run[n] = mine[at + n];
-            n++;
-        }
-        enum mc_status status = d->transport->ops->post(d->transport, run, n);
-        for (size_t i = at; status != MC_OK && i < at + n; i++) {
-            hand_back(d, mine[i], status, slices, back);
-        }
+    enum mc_status status = d->transport->ops->post(d->transport, mine, count);
+    for (size_t i = 0; status != MC_OK && i < count; i++) {
+        hand_back(d, run[i], status, slices, back);
     }
 }
 
-/* Posts slices that have a rail, those of one rail together. */
+/* Posts slices that have a rail, those of one rail together, in runs of one segment. */
 static void post_placed(struct mc_dispatch *d, struct mc_slice_op **placed, size_t count,
                         struct mc_slice_op **slices, size_t *back) {
-    struct mc_slice_op *sorted[MC_POST_MAX];
-    uint8_t begins[MC_RAILS_MAX + 1] = {0}, at[MC_RAILS_MAX];
+    uint64_t on[MC_RAILS_MAX] = {0}; /* bit per slice */
     for (size_t i = 0; i < count; i++) {
-        begins[placed[i]->rail + 1]++;
+        on[placed[i]->rail] |= 1ull << i;
     }
     for (unsigned rail = 0; rail < d->rail_count; rail++) {
-        begins[rail + 1] += begins[rail];
-        at[rail] = begins[rail];
-    }
-    for (size_t i = 0; i < count; i++) {
-        sorted[at[placed[i]->rail]++] = placed[i];
-    }
-    for (unsigned rail = 0; rail < d->rail_count; rail++) {
-        post_rail(d, sorted + begins[rail], begins[rail + 1] - begins[rail], slices, back);
+        struct mc_slice_op *run[MC_POST_MAX];
+        size_t n = 0;
+        for (uint64_t m = on[rail]; m != 0; m &= m - 1) {
+            struct mc_slice_op *op = placed[__builtin_ctzll(m)];
+            if (n > 0 && op->segment != run[0]->segment) {
+                post_run(d, run, n, slices, back);
+                n = 0;
+            }
+            run[n++] = op;
+        }
+        if (n > 0) {
+            post_run(d, run, n, slices, back);
+        }
     }
 }
 

@@ -82,7 +82,7 @@ static const char *reason(const struct mc_engine *engine, const struct mc_policy
                : "the cheapest that can serve, or one measured to be twice as fast";
 }
 
-static void explain_route(const struct mc_route *route, const struct mc_slice_op *whole,
+static void explain_route(struct mc_route *route, const struct mc_slice_op *whole,
                           const struct mc_transfer_request *r, struct mc_buf *out) {
     struct mc_engine *engine = route->slot->base.engine;
     uint8_t priority = r->intent == MC_INTENT_BACKGROUND ? MC_PRIORITY_LOW : r->priority;

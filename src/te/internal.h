@@ -141,6 +141,7 @@ struct mc_chunk {
     struct mc_transfer_task *tasks;
     struct mc_slice *slices; /* of all tasks, in order; NULL = none */
     bool owns_slices;
+    size_t held; /* tasks that hold a slot */
 };
 
 enum mc_batch_word { MC_BATCH_RUNNING = 0, MC_BATCH_DONE = 1, MC_BATCH_WAITED = 2 };
@@ -227,15 +228,18 @@ enum mc_status mc_slice_verdict(struct mc_slice_op *slice);
 struct mc_route { /* route.c */
     struct mc_segment_slot *slot;
     struct mc_peer_desc *desc; /* counted; NULL for the local segment when served by memcpy */
-    bool fresh;                /* false: fetch the descriptor first */
+    const struct mc_peer_buffer *buffer; /* of `desc`, found last: the next is mostly there too */
+    bool fresh;                          /* false: fetch the descriptor first */
+    bool sees_devices;                   /* device memory may be on either side */
+    uint32_t reach;                      /* bit per transport that has a cost */
     uint32_t cost[MC_TRANSPORT_MAX];
 };
 void mc_route_open(struct mc_route *route, struct mc_segment_slot *slot);
 void mc_route_close(struct mc_route *route);
 /* Whether the peer is known to have registered the range. */
-bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t length);
+bool mc_route_covers(struct mc_route *route, uint64_t addr, uint64_t length);
 /* Which sides of the move are device memory, as far as is known. */
-uint8_t mc_route_devices(const struct mc_route *route, const struct mc_slice_op *slice);
+uint8_t mc_route_devices(struct mc_route *route, const struct mc_slice_op *slice);
 /* The best transport not tried that serves the slice; NULL when none. `rule` may be NULL. */
 struct mc_transport *mc_route_choose(const struct mc_route *route, const struct mc_slice_op *slice,
                                      const struct mc_policy_rule *rule);
@@ -243,9 +247,8 @@ struct mc_transport *mc_route_choose(const struct mc_route *route, const struct 
 struct mc_transport *mc_route_hinted(const struct mc_route *route, const struct mc_slice_op *slice,
                                      const struct mc_policy_rule *rule, const char *hint);
 /* The rule of the policy that holds for a request; NULL when none. */
-const struct mc_policy_rule *mc_route_rule(const struct mc_route *route,
-                                           const struct mc_slice_op *whole, uint8_t priority,
-                                           uint8_t intent);
+const struct mc_policy_rule *mc_route_rule(struct mc_route *route, const struct mc_slice_op *whole,
+                                           uint8_t priority, uint8_t intent);
 
 #define MC_SLICE_REFRESHED 0x80000000u /* in tried_transports: not the first round */
 /* A slice that waited for the descriptor goes on; `status` is how the fetch ended. */
@@ -323,9 +326,19 @@ static inline bool mc_dispatch_was_used(const struct mc_dispatch *d) {
     return atomic_load_explicit(&d->used, memory_order_relaxed);
 }
 /* Whether any rail is up. */
-bool mc_dispatch_is_up(const struct mc_dispatch *d);
+static inline bool mc_dispatch_is_up(const struct mc_dispatch *d) {
+    return atomic_load_explicit(&d->spray.up, memory_order_relaxed) != 0;
+}
 /* Whether the way to this peer is paused after failures; takes the probe when that time is over. */
-bool mc_dispatch_is_paused(struct mc_dispatch *d, const struct mc_segment_slot *slot);
+bool mc_dispatch_take_probe(struct mc_dispatch *d, struct mc_health *links);
+static inline bool mc_dispatch_is_paused(struct mc_dispatch *d,
+                                         const struct mc_segment_slot *slot) {
+    struct mc_health *links =
+        atomic_load_explicit(&slot->links[d->transport->index], memory_order_acquire);
+    /* Of several rails the spray knows which are. */
+    return links != NULL && !d->sprayed && !mc_health_good(links) &&
+           !mc_dispatch_take_probe(d, links);
+}
 /* Asks the transport how far its rails are from this memory. */
 void mc_dispatch_find_reach(const struct mc_dispatch *d, const struct mc_slice_op *op,
                             const struct mc_policy_rule *rule, struct mc_spray_reach *reach);

@@ -32,7 +32,6 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->devices = 0;
     task->cautious = false;
     task->rule = NULL;
-    mc_spray_reach_all(&task->reach);
     task->transport = NULL;
     atomic_store_explicit(&task->retries, 0, memory_order_relaxed);
     atomic_store_explicit(&task->error, MC_OK, memory_order_relaxed);
@@ -109,15 +108,14 @@ uint64_t mc_plan_slice_bytes(const struct mc_dispatch *d, const struct mc_spray_
 
 static void plan_slices(struct mc_transfer_task *task, struct mc_transport *t,
                         const struct mc_slice_op *whole) {
-    if (t == NULL) {
-        task->slice_bytes = whole->length;
-        return;
-    }
-    const struct mc_dispatch *d = &t->engine->dispatch[t->index];
-    if (d->sprayed) {
+    const struct mc_dispatch *d = t == NULL ? NULL : &t->engine->dispatch[t->index];
+    if (d != NULL && d->sprayed) {
         mc_dispatch_find_reach(d, whole, task->rule, &task->reach);
+    } else {
+        mc_spray_reach_all(&task->reach);
     }
-    task->slice_bytes = mc_plan_slice_bytes(d, &task->reach, whole->length);
+    task->slice_bytes =
+        d == NULL ? whole->length : mc_plan_slice_bytes(d, &task->reach, whole->length);
 }
 
 /* Decides the task's slot, transport (NULL: the descriptor must be fetched first) and number of
@@ -150,7 +148,9 @@ static enum mc_status plan_task(struct mc_engine *engine, struct mc_route *route
         task->transport = t;
     }
     plan_slices(task, t, whole);
-    task->slice_count = (uint32_t)((r->length - 1) / task->slice_bytes + 1);
+    task->slice_count = task->slice_bytes == r->length /* mostly, and a division takes long */
+                            ? 1
+                            : (uint32_t)((r->length - 1) / task->slice_bytes + 1);
     task->retry_budget = engine->policy.max_failovers != 0
                              ? engine->policy.max_failovers * task->slice_count
                              : RETRIES_MIN + RETRIES_PER_SLICE * task->slice_count;
@@ -165,6 +165,7 @@ static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
     struct mc_route route = {0};
     struct mc_slice_op whole = {.tried_transports = 0};
     size_t slices = 0;
+    chunk->held = 0;
     bool overdue =
         chunk->deadline_ns != MC_WAIT_FOREVER && now_ns(batch->engine) >= chunk->deadline_ns;
     for (size_t i = 0; i < chunk->count; i++) {
@@ -173,6 +174,11 @@ static size_t plan(struct mc_batch *batch, struct mc_chunk *chunk,
         enum mc_status status =
             overdue ? MC_ERR_TIMEOUT : plan_task(batch->engine, &route, task, &requests[i], &whole);
         slices += task->slice_count;
+        if (task->holds_slot) {
+            chunk->held++;
+            batch->many_slots |= batch->only_slot != NULL && batch->only_slot != task->slot;
+            batch->only_slot = task->slot;
+        }
         if (task->slice_count > 0) {
             continue;
         }
@@ -311,14 +317,6 @@ void mc_chunk_submit(struct mc_batch *batch, struct mc_chunk *chunk,
     size_t slices = plan(batch, chunk, requests, &ended);
     chunk->owns_slices = slices > storage_count;
     chunk->slices = chunk->owns_slices ? mc_alloc(slices * sizeof(*chunk->slices)) : storage;
-    struct mc_segment_slot *slot = NULL;
-    for (size_t i = 0; i < chunk->count; i++) {
-        if (chunk->tasks[i].holds_slot) {
-            slot = chunk->tasks[i].slot;
-            batch->many_slots |= batch->only_slot != NULL && batch->only_slot != slot;
-            batch->only_slot = slot;
-        }
-    }
     if (chunk != batch->chunks) {
         pthread_mutex_lock(&batch->lock);
         chunk->next = batch->chunks;

@@ -26,12 +26,16 @@ void mc_route_open(struct mc_route *route, struct mc_segment_slot *slot) {
     struct mc_engine *engine = slot->base.engine;
     route->slot = slot;
     route->desc = NULL;
+    route->buffer = NULL;
     route->fresh = true;
+    route->sees_devices = atomic_load_explicit(&engine->has_devices, memory_order_relaxed);
+    route->reach = 0;
     if (slot->base.id == MC_LOCAL_SEGMENT) {
         if (engine->local != NULL) {
             for (unsigned i = 0; i < engine->transport_count; i++) {
                 route->cost[i] = i == engine->local->index ? 0 : UINT32_MAX;
             }
+            route->reach = 1u << engine->local->index;
             return;
         }
         enum mc_status status = mc_slot_refresh(slot, MC_NO_DEADLINE); /* asks nobody */
@@ -43,7 +47,9 @@ void mc_route_open(struct mc_route *route, struct mc_segment_slot *slot) {
     for (unsigned i = 0; i < engine->transport_count; i++) {
         struct mc_transport *t = engine->transports[i];
         route->cost[i] = t->ops->cost(t, &slot->base, route->desc);
+        route->reach |= (uint32_t)(route->cost[i] != UINT32_MAX) << i;
     }
+    route->sees_devices |= route->desc->has_device_memory;
 }
 
 void mc_route_close(struct mc_route *route) {
@@ -51,14 +57,26 @@ void mc_route_close(struct mc_route *route) {
     route->desc = NULL;
 }
 
-bool mc_route_covers(const struct mc_route *route, uint64_t addr, uint64_t length) {
-    /* memcpy inside the engine looks the range up itself, and holds it while it copies. */
-    return route->desc == NULL || mc_peer_desc_find(route->desc, addr, length) != NULL;
+static const struct mc_peer_buffer *find_buffer(struct mc_route *route, uint64_t addr,
+                                                uint64_t length) {
+    const struct mc_peer_buffer *last = route->buffer;
+    if (last == NULL || !mc_range_inside(addr, length, last->addr, last->length)) {
+        route->buffer = mc_peer_desc_find(route->desc, addr, length);
+    }
+    return route->buffer;
 }
 
-uint8_t mc_route_devices(const struct mc_route *route, const struct mc_slice_op *slice) {
+bool mc_route_covers(struct mc_route *route, uint64_t addr, uint64_t length) {
+    /* memcpy inside the engine looks the range up itself, and holds it while it copies. */
+    return route->desc == NULL || find_buffer(route, addr, length) != NULL;
+}
+
+uint8_t mc_route_devices(struct mc_route *route, const struct mc_slice_op *slice) {
     struct mc_engine *engine = route->slot->base.engine;
     unsigned devices = 0;
+    if (!route->sees_devices) {
+        return 0;
+    }
     if (atomic_load_explicit(&engine->has_devices, memory_order_relaxed)) {
         struct mc_device device;
         bool local = mc_memory_find_device(engine, (uint64_t)(uintptr_t)slice->local, slice->length,
@@ -66,8 +84,7 @@ uint8_t mc_route_devices(const struct mc_route *route, const struct mc_slice_op 
         devices |= local ? MC_DEVICE_LOCAL : 0u;
     }
     if (route->desc != NULL && route->desc->has_device_memory) {
-        const struct mc_peer_buffer *b =
-            mc_peer_desc_find(route->desc, slice->remote, slice->length);
+        const struct mc_peer_buffer *b = find_buffer(route, slice->remote, slice->length);
         bool ours = route->desc->engine_id.hi != 0 || route->desc->engine_id.lo != 0;
         devices |= b == NULL || !b->on_device ? 0u : ours ? MC_DEVICE_REMOTE : MC_DEVICE_FOREIGN;
     }
@@ -158,8 +175,9 @@ struct mc_transport *mc_route_choose(const struct mc_route *route, const struct 
     if (rule != NULL && rule->transport_count > 0) {
         return choose_listed(route, slice, rule);
     }
-    for (unsigned i = 0; i < engine->transport_count; i++) {
-        others += route->cost[i] != UINT32_MAX && mc_dispatch_was_used(&engine->dispatch[i]);
+    for (uint32_t m = route->reach; m != 0; m &= m - 1) {
+        unsigned i = (unsigned)__builtin_ctz(m);
+        others += mc_dispatch_was_used(&engine->dispatch[i]);
         if (route->cost[i] >= best_cost || !can_serve(route, slice, i)) {
             continue;
         }
@@ -191,9 +209,8 @@ static enum mc_locality locality_of(const struct mc_route *route) {
                : MC_REMOTE;
 }
 
-const struct mc_policy_rule *mc_route_rule(const struct mc_route *route,
-                                           const struct mc_slice_op *whole, uint8_t priority,
-                                           uint8_t intent) {
+const struct mc_policy_rule *mc_route_rule(struct mc_route *route, const struct mc_slice_op *whole,
+                                           uint8_t priority, uint8_t intent) {
     struct mc_engine *engine = route->slot->base.engine;
     char local[64] = "";
     if (engine->policy.rule_count == 0) {
@@ -213,8 +230,7 @@ const struct mc_policy_rule *mc_route_rule(const struct mc_route *route,
             mc_memory_release(memory);
         }
         const struct mc_peer_buffer *remote =
-            route->desc == NULL ? NULL
-                                : mc_peer_desc_find(route->desc, whole->remote, whole->length);
+            route->desc == NULL ? NULL : find_buffer(route, whole->remote, whole->length);
         q.remote_memory = remote == NULL ? NULL : remote->location;
     }
     return mc_policy_match(&engine->policy, &q);

@@ -240,8 +240,7 @@ static bool try_last_resort(struct mc_slice_op *slice) {
     return true;
 }
 
-static struct mc_transport *next_transport(const struct mc_route *route,
-                                           struct mc_slice_op *slice) {
+static struct mc_transport *next_transport(struct mc_route *route, struct mc_slice_op *slice) {
     struct mc_transport *last = slice->transport;
     if (last != NULL && (slice->tried_transports & (1u << last->index)) == 0) {
         return last;

@@ -8,6 +8,7 @@
 #define SLICE_MAX_BYTES   (4u << 20)
 #define MEDIUM_SHARE_LOG2 1 /* of the window, while urgent bytes are on the way */
 #define LOW_SHARE_LOG2    3
+#define WHOLE_MAX_NS      ((double)(1ull << 46)) /* 19 hours: so many and a group more fit a word */
 
 _Static_assert((MC_RAILS_MAX & (MC_RAILS_MAX - 1)) == 0, "a turn is some bits of a number");
 
@@ -70,8 +71,8 @@ static enum mc_health_state state_of(const struct mc_spray *s, const struct mc_h
     return a == MC_PAUSED || b == MC_PAUSED ? MC_PAUSED : a == MC_HEALTHY ? b : a;
 }
 
-static double stretch_of(const struct mc_spray_item *item, unsigned rail) {
-    return 1.0 + item->reach.distance[rail] * (MC_RAIL_STEP / 100.0);
+static double stretch_of(unsigned distance) {
+    return 1.0 + distance * (MC_RAIL_STEP / 100.0);
 }
 
 /* ---- choosing ---- */
@@ -82,6 +83,7 @@ void mc_spray_look(const struct mc_spray *s, struct mc_spray_view *v, bool yield
     bool weighted = mc_qos_weighted(&s->queue);
     v->now_ns = now_ns;
     v->longest = 0;
+    v->asked_length = UINT64_MAX; /* of no slice */
     v->up = atomic_load_explicit(&s->up, memory_order_relaxed);
     v->touched = 0;
     v->probed = 0;
@@ -109,12 +111,34 @@ void mc_spray_look(const struct mc_spray *s, struct mc_spray_view *v, bool yield
     }
 }
 
-static double takes_ns(const struct mc_spray_view *v, const struct mc_spray_item *item,
-                       unsigned rail) {
+/* With so many bytes more than are in flight. */
+static double takes_ns(const struct mc_spray_view *v, unsigned rail, uint64_t more) {
     const struct mc_spray_seen *seen = &v->rails[rail];
-    double takes = seen->latency_ns +
-                   (double)(int64_t)(seen->inflight + item->wait.length) * seen->ns_per_byte;
-    return item->reach.distance[rail] == 0 ? takes : takes * stretch_of(item, rail);
+    double takes = seen->latency_ns + (double)(int64_t)(seen->inflight + more) * seen->ns_per_byte;
+    unsigned distance = v->asked_distance[rail];
+    return distance == 0 ? takes : takes * stretch_of(distance);
+}
+
+/* A time as a whole number: sixty-fourths of a nanosecond, then four bits for the rail's turn. */
+static uint64_t whole(double ns) {
+    return (ns < WHOLE_MAX_NS ? (uint64_t)(ns * 64) : (uint64_t)WHOLE_MAX_NS * 64) * MC_RAILS_MAX;
+}
+
+/* v->ends is about slices like this one from here on. */
+static void ask(struct mc_spray_view *v, const struct mc_spray_item *item) {
+    uint64_t length = item->wait.length;
+    if (v->asked_length == length &&
+        memcmp(v->asked_distance, item->reach.distance, sizeof(v->asked_distance)) == 0) {
+        return;
+    }
+    v->asked_length = length;
+    memcpy(v->asked_distance, item->reach.distance, sizeof(v->asked_distance));
+    for (uint32_t m = v->up; m != 0; m &= m - 1) {
+        unsigned rail = (unsigned)__builtin_ctz(m);
+        double takes = takes_ns(v, rail, length);
+        v->ends[rail] = whole(takes) + (rail - v->first) % MC_RAILS_MAX;
+        v->steps[rail] = whole(takes_ns(v, rail, 2 * length) - takes);
+    }
 }
 
 /* Of the window, what this priority may fill. */
@@ -131,24 +155,16 @@ static bool has_room(const struct mc_spray *s, const struct mc_spray_view *v, un
     return counted == 0 || counted + length <= window;
 }
 
-/* Of the rails in `among` (not 0), the one that completes the slice first; looking begins at
- * v->first. Which one it is nobody can guess, a processor neither: so it is found without a branch.
- * Times that are not negative are in the order of their bits, of which the last four, too small to
- * count, say the rail's turn. */
-static unsigned first_to_end(const struct mc_spray_view *v, const struct mc_spray_item *item,
-                             uint32_t among, double *ns) {
+/* Of the rails in `among` (not 0), the one that completes the slice asked about first; looking
+ * begins at v->first. Which one it is nobody can guess, a processor neither: so it is found without
+ * a branch. */
+static unsigned first_to_end(const struct mc_spray_view *v, uint32_t among) {
     uint64_t best = UINT64_MAX;
     for (uint32_t m = among; m != 0; m &= m - 1) {
-        unsigned rail = (unsigned)__builtin_ctz(m);
-        double takes = takes_ns(v, item, rail);
-        uint64_t bits;
-        memcpy(&bits, &takes, sizeof(bits));
-        bits = (bits & ~(uint64_t)(MC_RAILS_MAX - 1)) | ((rail - v->first) % MC_RAILS_MAX);
-        best = bits < best ? bits : best;
+        uint64_t end = v->ends[__builtin_ctz(m)];
+        best = end < best ? end : best;
     }
-    unsigned rail = (unsigned)((best + v->first) % MC_RAILS_MAX);
-    *ns = takes_ns(v, item, rail);
-    return rail;
+    return (unsigned)((best + v->first) % MC_RAILS_MAX);
 }
 
 static int place(struct mc_spray_view *v, struct mc_spray_item *item, unsigned rail) {
@@ -162,6 +178,11 @@ static int place(struct mc_spray_view *v, struct mc_spray_item *item, unsigned r
     seen->placed[item->wait.priority] += length;
     seen->urgent += item->wait.priority == 0 ? length : 0;
     seen->inflight += length;
+    if (length == v->asked_length) {
+        v->ends[rail] += v->steps[rail];
+    } else { /* a probe, before any was asked about */
+        v->asked_length = UINT64_MAX;
+    }
     /* A sample now and then, and much deeper ones of a burst: speed shows in those. */
     bool timed =
         v->now_ns - seen->timed_ns >= MC_RAIL_SAMPLE_NS || seen->inflight / 4 >= seen->timed_ahead;
@@ -211,7 +232,7 @@ static double all_done_ns(const struct mc_spray *s, const struct mc_spray_view *
     for (uint32_t m = good; m != 0; m &= m - 1) {
         unsigned rail = (unsigned)__builtin_ctz(m);
         double each = v->rails[rail].ns_per_byte;
-        rate += each > 0 ? 1.0 / (each * stretch_of(item, rail)) : 0;
+        rate += each > 0 ? 1.0 / (each * stretch_of(item->reach.distance[rail])) : 0;
         bytes += v->rails[rail].inflight;
     }
     return rate > 0 ? (double)bytes / rate : 0;
@@ -221,9 +242,8 @@ static double all_done_ns(const struct mc_spray *s, const struct mc_spray_view *
  * end later. */
 static int choose_roomy(const struct mc_spray *s, struct mc_spray_view *v,
                         struct mc_spray_item *item, uint8_t priority, uint32_t good,
-                        double best_ns) {
+                        unsigned best) {
     uint32_t roomy = 0;
-    double ns = 0;
     for (uint32_t m = good; m != 0; m &= m - 1) {
         unsigned rail = (unsigned)__builtin_ctz(m);
         roomy |= (uint32_t)has_room(s, v, rail, item->wait.length, priority) << rail;
@@ -231,9 +251,11 @@ static int choose_roomy(const struct mc_spray *s, struct mc_spray_view *v,
     if (roomy == 0) {
         return MC_SPRAY_WAIT;
     }
-    unsigned rail = first_to_end(v, item, roomy, &ns);
-    return ns > best_ns && ns > all_done_ns(s, v, item, good) ? MC_SPRAY_WAIT
-                                                              : place(v, item, rail);
+    unsigned rail = first_to_end(v, roomy);
+    double ns = takes_ns(v, rail, item->wait.length);
+    return ns > takes_ns(v, best, item->wait.length) && ns > all_done_ns(s, v, item, good)
+               ? MC_SPRAY_WAIT
+               : place(v, item, rail);
 }
 
 static int choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_item *item,
@@ -242,7 +264,6 @@ static int choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_i
     uint32_t open = v->up & item->reach.rails & ~(uint32_t)item->tried;
     uint32_t bad = item->last_resort ? 0 : bad_rails(s, links, open);
     uint32_t good = open & ~bad;
-    double ns = 0;
     if (!item->cautious && (bad != 0 || v->idle_due)) {
         int probe = find_probe(s, v, links, open, bad);
         if (probe >= 0) {
@@ -254,11 +275,12 @@ static int choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_i
     if (good == 0) {
         return MC_SPRAY_NONE;
     }
-    unsigned best = first_to_end(v, item, good, &ns);
+    ask(v, item);
+    unsigned best = first_to_end(v, good);
     if (has_room(s, v, best, item->wait.length, priority)) {
         return place(v, item, best);
     }
-    return choose_roomy(s, v, item, priority, good, ns);
+    return choose_roomy(s, v, item, priority, good, best);
 }
 
 int mc_spray_choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_item *item) {
@@ -405,7 +427,7 @@ double mc_spray_predict(const struct mc_spray *s, const struct mc_spray_item *it
         if (state_of(s, links, rail, now_ns) == MC_PAUSED) {
             continue;
         }
-        double stretch = stretch_of(item, rail);
+        double stretch = stretch_of(item->reach.distance[rail]);
         double each = atomic_load_explicit(&r->ns_per_byte, memory_order_relaxed);
         double own = atomic_load_explicit(&r->latency_ns, memory_order_relaxed);
         latency = latency < 0 || own < latency ? own : latency;

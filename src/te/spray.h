@@ -86,6 +86,12 @@ struct mc_spray_view {
     bool idle_due;    /* it is time to look for idle rails */
     bool yields;      /* others of this host have urgent bytes on the way */
     bool behind[MC_PRIORITIES]; /* slices wait that go before one of this priority */
+    /* When each rail would complete the slice that was asked about last, and by how much later that
+     * is with one more like it (in what unit, spray.c says). Slices of a group are mostly alike:
+     * then only the rail that got the last one moves. */
+    uint64_t ends[MC_RAILS_MAX], steps[MC_RAILS_MAX];
+    uint64_t asked_length;
+    uint8_t asked_distance[MC_RAILS_MAX];
     struct mc_spray_seen {
         double ns_per_byte, latency_ns;
         uint64_t inflight; /* bytes, what was placed included */
