@@ -237,7 +237,9 @@ static void learn(struct mc_dispatch *d, struct mc_slice *slice, uint64_t *now) 
             atomic_store_explicit(&d->used, true, memory_order_relaxed);
         }
     }
-    mc_spray_arrived(&d->spray, &slice->spray, *now);
+    if (mc_spray_learns(&d->spray, &slice->spray)) {
+        mc_spray_arrived(&d->spray, &slice->spray, *now);
+    }
 }
 
 void mc_dispatch_arrived(struct mc_dispatch *d, struct mc_slice_op *const *slices, size_t count) {

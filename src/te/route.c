@@ -112,9 +112,9 @@ struct mc_transport *mc_route_hinted(const struct mc_route *route, const struct 
 }
 
 /* What a rule lists, in its order. */
-static struct mc_transport *choose_listed(const struct mc_route *route,
-                                          const struct mc_slice_op *slice,
-                                          const struct mc_policy_rule *rule) {
+static __attribute__((noinline)) struct mc_transport *
+choose_listed(const struct mc_route *route, const struct mc_slice_op *slice,
+              const struct mc_policy_rule *rule) {
     struct mc_engine *engine = route->slot->base.engine;
     struct mc_transport *paused = NULL;
     for (unsigned n = 0; n < rule->transport_count; n++) {
@@ -140,9 +140,9 @@ static struct mc_transport *choose_listed(const struct mc_route *route,
 
 /* A dearer transport that was lately measured to be much faster than the cheapest. What was not
  * measured lately is taken to be as its cost says: so the cheapest is tried again by itself. */
-static struct mc_transport *find_faster(const struct mc_route *route,
-                                        const struct mc_slice_op *slice,
-                                        struct mc_transport *cheapest) {
+static __attribute__((noinline)) struct mc_transport *find_faster(const struct mc_route *route,
+                                                                  const struct mc_slice_op *slice,
+                                                                  struct mc_transport *cheapest) {
     struct mc_engine *engine = route->slot->base.engine;
     struct mc_transport *best = cheapest;
     uint64_t now = mc_now_ns(engine->clock);

@@ -84,7 +84,9 @@ void mc_spray_look(const struct mc_spray *s, struct mc_spray_view *v, bool yield
     v->now_ns = now_ns;
     v->longest = 0;
     v->asked_length = UINT64_MAX; /* of no slice */
+    memset(v->ends, 0xff, sizeof(v->ends));
     v->up = atomic_load_explicit(&s->up, memory_order_relaxed);
+    v->last = s->count - 1;
     v->touched = 0;
     v->probed = 0;
     v->first = (uint32_t)((now_ns >> 8 & 0xffff) * s->count >> 16);
@@ -159,7 +161,15 @@ static bool has_room(const struct mc_spray *s, const struct mc_spray_view *v, un
  * begins at v->first. Which one it is nobody can guess, a processor neither: so it is found without
  * a branch. */
 static unsigned first_to_end(const struct mc_spray_view *v, uint32_t among) {
-    uint64_t best = UINT64_MAX;
+    uint64_t best = UINT64_MAX, other = UINT64_MAX;
+    if (among == v->up) { /* mostly; the numbers of those that are not up are the largest */
+        for (unsigned i = 0; i <= v->last; i += 2) {
+            best = v->ends[i] < best ? v->ends[i] : best;
+            other = v->ends[i + 1] < other ? v->ends[i + 1] : other;
+        }
+        best = other < best ? other : best;
+        return (unsigned)((best + v->first) % MC_RAILS_MAX);
+    }
     for (uint32_t m = among; m != 0; m &= m - 1) {
         uint64_t end = v->ends[__builtin_ctz(m)];
         best = end < best ? end : best;

@@ -79,6 +79,7 @@ void mc_spray_set_up(struct mc_spray *s, unsigned rail, bool up);
 struct mc_spray_view {
     uint64_t now_ns;
     uint64_t longest; /* slice placed */
+    unsigned last;    /* rail */
     uint32_t up;      /* bit per rail: up when looked at; of others nothing is known */
     uint32_t touched; /* bit per rail: has something to commit */
     uint32_t probed;  /* bit per rail: a slice goes to try it, whether there is room or not */
@@ -136,6 +137,12 @@ void mc_spray_end(struct mc_spray *s, struct mc_spray_item *item, enum mc_spray_
 /* The two halves of the end of slices that arrived, for groups: what each says about its rail, and
  * that a rail has so much less in flight. */
 void mc_spray_arrived(struct mc_spray *s, struct mc_spray_item *item, uint64_t now_ns);
+/* Whether mc_spray_arrived has anything to do: mostly not. */
+static inline bool mc_spray_learns(const struct mc_spray *s, const struct mc_spray_item *item) {
+    return item->ahead != 0 ||
+           (atomic_load_explicit(&s->bad, memory_order_relaxed) >> item->rail & 1) != 0 ||
+           (item->links != NULL && atomic_load_explicit(item->links, memory_order_relaxed) != NULL);
+}
 void mc_spray_release(struct mc_spray *s, unsigned rail, uint8_t priority, uint64_t bytes);
 
 /* Predicted nanoseconds for `length` bytes spread over the rails that this slice may use; < 0 when
