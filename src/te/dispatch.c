@@ -492,12 +492,20 @@ static void send_on(struct mc_slice_op **slices, size_t count) {
     }
 }
 
+/* What is overdue goes first in the queue and would be moved for nobody: whoever looks finds that
+ * its time is over. */
+static enum mc_status verdict_on(const struct mc_dispatch *d, struct mc_slice_op *op) {
+    return op->deadline_ns != MC_WAIT_FOREVER && now_ns(d) >= op->deadline_ns
+               ? MC_ERR_TIMEOUT
+               : mc_slice_verdict(op);
+}
+
 static bool pump_once(struct mc_dispatch *d) {
     struct mc_slice_op *taken[MC_POST_MAX], *placed[MC_POST_MAX], *refused[MC_POST_MAX];
     size_t lost, back = 0, placed_count = 0;
     size_t count = take(d, taken, &lost);
     for (size_t i = 0; i < count; i++) {
-        enum mc_status verdict = mc_slice_verdict(taken[i]);
+        enum mc_status verdict = verdict_on(d, taken[i]);
         if (verdict == MC_OK) {
             placed[placed_count++] = taken[i];
             continue;

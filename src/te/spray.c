@@ -413,9 +413,7 @@ void mc_spray_release(struct mc_spray *s, unsigned rail, uint8_t priority, uint6
 
 void mc_spray_end(struct mc_spray *s, struct mc_spray_item *item, enum mc_spray_end how,
                   const void *peer, uint64_t now_ns) {
-    if (how == MC_SPRAY_ARRIVED) {
-        mc_spray_arrived(s, item, now_ns);
-    } else if (how == MC_SPRAY_FAILED) {
+    if (how == MC_SPRAY_FAILED) {
         blame(s, item, peer, now_ns);
     }
     if (item->held) { /* last */

@@ -124,18 +124,18 @@ struct mc_spray_item *mc_spray_next(struct mc_spray *s, struct mc_spray_view *v)
  * who can lets those slices wait (mc_spray_end, released). */
 uint32_t mc_spray_commit(struct mc_spray *s, struct mc_spray_view *v);
 
+/* The end of a slice that did not arrive. */
 enum mc_spray_end {
-    MC_SPRAY_ARRIVED,
     MC_SPRAY_FAILED,  /* by the rail, or the way over it */
     MC_SPRAY_RELEASED /* ended otherwise: says nothing about the rail */
 };
-/* A slice that was on a rail has ended. `peer` is any address that stands for the peer.
+/* It is off its rail. `peer` is any address that stands for the peer.
  * A rail is paused for all when it failed for two peers with no success between; for one, only the
  * way to that peer is. */
 void mc_spray_end(struct mc_spray *s, struct mc_spray_item *item, enum mc_spray_end how,
                   const void *peer, uint64_t now_ns);
-/* The two halves of the end of slices that arrived, for groups: what each says about its rail, and
- * that a rail has so much less in flight. */
+/* The two halves of the end of slices that arrived: what each says about its rail, and, for a run
+ * of them at once, that a rail has so much less in flight. */
 void mc_spray_arrived(struct mc_spray *s, struct mc_spray_item *item, uint64_t now_ns);
 /* Whether mc_spray_arrived has anything to do: mostly not. */
 static inline bool mc_spray_learns(const struct mc_spray *s, const struct mc_spray_item *item) {

@@ -214,6 +214,27 @@ static void a_deadline_is_met_behind_bulk_of_the_same_priority(void **state) {
     }
 }
 
+static void what_is_overdue_is_not_moved_though_nobody_looks(void **state) {
+    struct sim_rails *w = world("{}");
+    struct mc_transfer_status status;
+    uint64_t length = 256 << 20, moved = 0;
+    struct mc_batch *other = submit(w, 0, length, MC_PRIORITY_MEDIUM, NULL);
+    struct mc_batch *late =
+        submit_until(w, 1ull << 36, length / 4, MC_PRIORITY_MEDIUM, NULL, w->now_ns + MC_MS);
+    sim_rails_run_until(w, w->now_ns + 30 * MC_MS);
+    for (unsigned i = 0; i < w->count; i++) {
+        moved += w->rails[i].moved;
+    }
+    assert_true(moved >= length);
+    assert_true(moved < length + length / 4 * 3 / 4); /* there was time for half of it */
+    finish(w, other);
+    assert_ok(mc_batch_task(late, 0, &status));
+    assert_int_equal(status.state, MC_TRANSFER_TIMEOUT);
+    assert_int_equal(status.transferred_bytes, moved - length);
+    assert_ok(mc_batch_free(late));
+    world_end(w);
+}
+
 static void the_urgent_overtake_bulk(void **state) {
     uint64_t same = time_behind_bulk("{}", MC_PRIORITY_LOW, MC_PRIORITY_LOW);
     uint64_t urgent = time_behind_bulk("{}", MC_PRIORITY_LOW, MC_PRIORITY_HIGH);
@@ -319,6 +340,7 @@ int main(void) {
         cmocka_unit_test(bad_priorities_are_refused),
         cmocka_unit_test(the_urgent_overtake_bulk),
         cmocka_unit_test(a_deadline_is_met_behind_bulk_of_the_same_priority),
+        cmocka_unit_test(what_is_overdue_is_not_moved_though_nobody_looks),
         cmocka_unit_test(others_of_the_host_are_heard_while_they_live),
         cmocka_unit_test(a_page_that_is_something_else_is_refused),
         cmocka_unit_test(bulk_keeps_back_while_others_are_urgent),

@@ -174,6 +174,14 @@ static int choose_at(struct scene *s, struct mc_spray_item *item, uint64_t now) 
     return rail;
 }
 
+static void arrive(struct scene *s, struct mc_spray_item *item, uint64_t now) {
+    if (mc_spray_learns(&s->spray, item)) {
+        mc_spray_arrived(&s->spray, item, now);
+    }
+    mc_spray_release(&s->spray, item->rail, item->wait.priority, item->wait.length);
+    item->held = false;
+}
+
 static struct mc_spray_item *next_at(struct scene *s, uint64_t now) {
     struct mc_spray_view view;
     mc_spray_look(&s->spray, &view, false, now);
@@ -223,13 +231,13 @@ static void a_full_rail_makes_wait_and_the_one_that_frees_first_serves(void **st
     mc_qos_push(&s.spray.queue, &items[placed].wait, s.now);
     assert_null(next_at(&s, s.now));
     int freed = items[3].rail;
-    mc_spray_end(&s.spray, &items[3], MC_SPRAY_ARRIVED, NULL, s.now + 100000);
+    arrive(&s, &items[3], s.now + 100000);
     struct mc_spray_item *next = next_at(&s, s.now + 100000);
     assert_ptr_equal(next, &items[placed]);
     assert_int_equal(next->rail, freed);
 }
 
-/* Rails of different speeds, distances and load; slices of different sizes. */
+/* Rails of different speeds, distances and load; slices alone and several alike in a row. */
 static void a_group_is_placed_as_one_after_the_other(void **state) {
     struct scene one, all;
     struct mc_spray_item each[48], group[48];
@@ -244,8 +252,8 @@ static void a_group_is_placed_as_one_after_the_other(void **state) {
     all.spray.rails = all.rails;
     mc_spray_look(&all.spray, &view, false, all.now);
     for (unsigned i = 0; i < 48; i++) {
-        each[i] = item_of(&one, 4096 * (1 + i % 5 * 40), 0);
-        each[i].reach.distance[3] = (uint8_t)(i % 7);
+        each[i] = item_of(&one, 4096 * (1 + i / 3 % 5 * 40), 0);
+        each[i].reach.distance[3] = (uint8_t)(i / 5 % 7);
         group[i] = each[i];
         int rail = choose_at(&one, &each[i], one.now);
         assert_int_equal(mc_spray_choose(&all.spray, &view, &group[i]), rail);
@@ -360,7 +368,7 @@ static void a_failure_pauses_the_way_and_two_peers_the_rail(void **state) {
     s.now += MC_PAUSE_MIN_NS;
     other.last_resort = false;
     assert_int_equal(choose_at(&s, &other, s.now), 0); /* the probe */
-    mc_spray_end(&s.spray, &other, MC_SPRAY_ARRIVED, "b", s.now + 5000);
+    arrive(&s, &other, s.now + 5000);
     assert_int_equal(mc_health_state(&s.rails[0].health, s.now), MC_HEALTHY);
 }
 
