@@ -2,10 +2,10 @@
  * A node's SSD tier: what the master wants on disk is written there, and other nodes' reads of it
  * are served. See client/offload.h.
  *
- * A heartbeat asks the master for tasks, reads those objects (they lie in this node's memory),
- * writes them with tier/ and says how it went; nothing is told before it is durable. Reads bring
- * objects from disk into memory that peers can reach, where the reader's transport takes them; they
- * stay until the reader gives them back or the time to live is over (offload_buffers.c).
+ * A heartbeat asks the master for tasks, writes those objects with tier/, if it can from where they
+ * lie in this node's memory, and says how it went; nothing is told before it is durable. Reads
+ * bring objects from disk into memory that peers can reach, where the reader's transport takes
+ * them; they stay until the reader gives them back or the time to live is over (offload_buffers.c).
  *
  * The master forgets a disk whose client it has not seen for long, or all of them when it starts
  * again: then it does not know us, and is told everything that the disk holds. Each object has the
@@ -376,10 +376,9 @@ static struct mc_ops *ops_of(struct mc_offload *off, struct mc_str tenant) {
 struct group {
     struct mw_disk_item *tasks;
     size_t count;
-    struct mc_slice *slices;
-    struct mc_store_item *gets;
-    struct mc_tier_item *puts;
-    struct mw_storage_object *objects;
+    enum mc_status *statuses; /* at the end MC_OK: it is on disk */
+    struct mc_ops_view *views;
+    struct mw_storage_object *objects; /* what the master is told of each */
 };
 
 /* (what a master says that is wrong is an object of no bytes, which none has; what could not be
@@ -392,6 +391,94 @@ static size_t task_bytes(const struct mc_offload *off, const struct mw_disk_item
     return fits ? (size_t)task->size : 0;
 }
 
+/* How many of the tasks from number `from` on are of its tenant. */
+static size_t same_tenant(const struct group *g, size_t from) {
+    size_t n = 1;
+    while (from + n < g->count && mc_str_eq(g->tasks[from + n].tenant, g->tasks[from].tenant)) {
+        n++;
+    }
+    return n;
+}
+
+/* ---- from where the objects lie ---- */
+
+static bool still_valid(void *ctx) {
+    return mc_ops_view_valid(ctx);
+}
+
+/* Looks at the objects in place: nothing is moved before the tier wants it. */
+static void look(struct mc_offload *off, struct mc_arena *arena, struct group *g) {
+    struct mc_str *keys = mc_arena_alloc(arena, g->count * sizeof(*keys));
+    for (size_t i = 0; i < g->count; i++) {
+        keys[i] = g->tasks[i].key;
+    }
+    for (size_t i = 0, n; i < g->count; i += n) {
+        n = same_tenant(g, i);
+        mc_ops_views_open(ops_of(off, g->tasks[i].tenant), keys + i, n, g->views + i,
+                          g->statuses + i);
+    }
+    for (size_t i = 0; i < g->count; i++) {
+        if (g->statuses[i] == MC_OK && g->views[i].length != task_bytes(off, &g->tasks[i])) {
+            g->statuses[i] = MC_OBJECT_NOT_FOUND; /* another one now */
+        }
+    }
+}
+
+static void look_away(struct mc_offload *off, struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        if (g->views[i].record != NULL) {
+            mc_ops_view_release(ops_of(off, g->tasks[i].tenant), g->views[i].record);
+        }
+    }
+}
+
+static struct mc_tier_item item_of(struct mc_arena *arena, const struct mw_disk_item *task,
+                                   const void *value) {
+    return (struct mc_tier_item){.key = full_key(arena, task->tenant, task->key),
+                                 .value = value,
+                                 .size = (uint64_t)task->size,
+                                 .tag = task->version};
+}
+
+/* Puts the items, which are those of the tasks at index[0..n). */
+static void put(struct mc_offload *off, struct group *g, struct mc_tier_item *puts,
+                const uint32_t *index, size_t n) {
+    enum mc_status status = n > 0 ? mc_tier_put(off->tier, puts, n) : MC_OK;
+    if (status != MC_OK && status != MC_LEASE_EXPIRED) {
+        mc_warn_limited("objects were not offloaded: status=%s", mc_status_name(status));
+    }
+    for (size_t k = 0; k < n; k++) {
+        g->statuses[index[k]] = puts[k].status;
+        if (puts[k].status == MC_OK) {
+            g->objects[index[k]] =
+                (struct mw_storage_object){.bucket_id = puts[k].bucket_id,
+                                           .offset = puts[k].offset,
+                                           .key_size = (int64_t)puts[k].key.len,
+                                           .data_size = (int64_t)puts[k].size,
+                                           .endpoint = mc_str_from(off->endpoint)};
+        }
+    }
+}
+
+static void store_in_place(struct mc_offload *off, struct mc_arena *arena, struct group *g) {
+    struct mc_tier_item *puts = mc_arena_alloc(arena, g->count * sizeof(*puts));
+    uint32_t *index = mc_arena_alloc(arena, g->count * sizeof(*index));
+    size_t n = 0;
+    look(off, arena, g);
+    for (size_t i = 0; i < g->count; i++) {
+        if (g->statuses[i] == MC_OK) {
+            puts[n] = item_of(arena, &g->tasks[i], g->views[i].data);
+            puts[n].still = still_valid;
+            puts[n].still_ctx = g->views[i].record;
+            index[n++] = (uint32_t)i;
+        }
+    }
+    put(off, g, puts, index, n);
+    look_away(off, g);
+}
+
+/* ---- by way of memory of ours ---- */
+
 /* On a busy machine a group may take longer than a short lease lasts; one object seldom does. What
  * is given up here the master evicts without a copy. */
 static void get_alone(struct mc_ops *ops, struct mc_store_item *get) {
@@ -401,60 +488,71 @@ static void get_alone(struct mc_ops *ops, struct mc_store_item *get) {
     }
 }
 
-/* The objects' bytes, from memory; what is no longer there, or of another size, is passed over. */
-static void fetch(struct mc_offload *off, struct mc_arena *arena, struct group *g, char *memory) {
-    for (size_t i = 0; i < g->count; i++) {
-        struct mc_str key = mc_arena_str(arena, g->tasks[i].key);
-        g->slices[i] = (struct mc_slice){memory, task_bytes(off, &g->tasks[i])};
-        g->gets[i] =
-            (struct mc_store_item){.key = key.ptr, .slices = &g->slices[i], .slice_count = 1};
-        memory += task_bytes(off, &g->tasks[i]);
+/* The bytes of the tasks at index[0..n), which are of one tenant, to `memory`. What is no longer
+ * there, or of another size, is passed over. */
+static void fetch(struct mc_offload *off, struct mc_arena *arena, struct group *g,
+                  const uint32_t *index, size_t n, char *memory) {
+    struct mc_slice *slices = mc_arena_alloc(arena, n * sizeof(*slices));
+    struct mc_store_item *gets = mc_arena_zalloc(arena, n * sizeof(*gets));
+    struct mc_ops *ops = ops_of(off, g->tasks[index[0]].tenant);
+    for (size_t k = 0; k < n; k++) {
+        const struct mw_disk_item *task = &g->tasks[index[k]];
+        slices[k] = (struct mc_slice){memory, task_bytes(off, task)};
+        gets[k] = (struct mc_store_item){
+            .key = mc_arena_str(arena, task->key).ptr, .slices = &slices[k], .slice_count = 1};
+        memory += slices[k].length;
     }
-    for (size_t i = 0, n; i < g->count; i += n) {
-        n = 1;
-        while (i + n < g->count && mc_str_eq(g->tasks[i + n].tenant, g->tasks[i].tenant)) {
-            n++;
-        }
-        struct mc_ops *ops = ops_of(off, g->tasks[i].tenant);
-        enum mc_status status = mc_ops_get(ops, &g->gets[i], n);
-        for (size_t k = i; k < i + n; k++) {
-            g->gets[k].status = status != MC_OK ? status : g->gets[k].status;
-            get_alone(ops, &g->gets[k]);
-            bool whole = g->gets[k].length == (uint64_t)g->tasks[k].size;
-            g->gets[k].status =
-                g->gets[k].status == MC_OK && !whole ? MC_OBJECT_NOT_FOUND : g->gets[k].status;
-        }
+    enum mc_status status = mc_ops_get(ops, gets, n);
+    for (size_t k = 0; k < n; k++) {
+        gets[k].status = status != MC_OK ? status : gets[k].status;
+        get_alone(ops, &gets[k]);
+        bool whole = gets[k].length == (uint64_t)g->tasks[index[k]].size;
+        g->statuses[index[k]] =
+            gets[k].status == MC_OK && !whole ? MC_OBJECT_NOT_FOUND : gets[k].status;
     }
 }
 
-static void store_group(struct mc_offload *off, struct mc_arena *arena, struct group *g) {
-    size_t n = 0;
+/* What cannot be written from where it lies, or was not its own any more before it was read: its
+ * lease then did not last. */
+static bool wants_copy(enum mc_status status) {
+    return status == MC_REPLICA_NOT_IN_LOCAL_MEMORY || status == MC_LEASE_EXPIRED ||
+           status == MC_CHECKSUM_MISMATCH; /* another replica may be good */
+}
+
+static void store_copies(struct mc_offload *off, struct mc_arena *arena, struct group *g) {
+    struct mc_tier_item *puts = mc_arena_alloc(arena, g->count * sizeof(*puts));
+    uint32_t *index = mc_arena_alloc(arena, g->count * sizeof(*index));
+    size_t n = 0, put_count = 0;
+    uint64_t bytes = 0;
     for (size_t i = 0; i < g->count; i++) {
-        const struct mw_disk_item *task = &g->tasks[i];
-        if (g->gets[i].status == MC_OK) {
-            g->puts[n++] = (struct mc_tier_item){.key = full_key(arena, task->tenant, task->key),
-                                                 .value = g->slices[i].ptr,
-                                                 .size = (uint64_t)task->size,
-                                                 .tag = task->version};
+        if (wants_copy(g->statuses[i])) {
+            index[n++] = (uint32_t)i;
+            bytes += task_bytes(off, &g->tasks[i]);
         }
     }
-    enum mc_status status = mc_tier_put(off->tier, g->puts, n);
-    if (status != MC_OK) {
-        mc_warn_limited("objects were not offloaded: status=%s", mc_status_name(status));
+    if (n == 0) {
+        return;
     }
-    n = 0;
-    for (size_t i = 0; i < g->count; i++) {
-        /* as upstream says that it was not written */
-        g->objects[i] = (struct mw_storage_object){.bucket_id = -1, .data_size = -1};
-        const struct mc_tier_item *put = g->gets[i].status == MC_OK ? &g->puts[n++] : NULL;
-        if (put != NULL && put->status == MC_OK) {
-            g->objects[i] = (struct mw_storage_object){.bucket_id = put->bucket_id,
-                                                       .offset = put->offset,
-                                                       .key_size = (int64_t)put->key.len,
-                                                       .data_size = (int64_t)put->size,
-                                                       .endpoint = mc_str_from(off->endpoint)};
+    mc_buf_reserve(&off->memory, bytes + 1);
+    char *memory = off->memory.data;
+    for (size_t k = 0, run; k < n; k += run) {
+        run = 1;
+        uint64_t run_bytes = task_bytes(off, &g->tasks[index[k]]);
+        while (k + run < n &&
+               mc_str_eq(g->tasks[index[k + run]].tenant, g->tasks[index[k]].tenant)) {
+            run_bytes += task_bytes(off, &g->tasks[index[k + run++]]);
+        }
+        fetch(off, arena, g, index + k, run, memory);
+        for (size_t i = k; i < k + run; i++) {
+            const struct mw_disk_item *task = &g->tasks[index[i]];
+            if (g->statuses[index[i]] == MC_OK) {
+                puts[put_count] = item_of(arena, task, memory);
+                index[put_count++] = index[i]; /* those behind it were looked at */
+            }
+            memory += task_bytes(off, task);
         }
     }
+    put(off, g, puts, index, put_count);
 }
 
 /* Those that were not written; said only to a master with our words. */
@@ -467,15 +565,21 @@ static void mark_failed(const struct mc_offload *off, struct group *g) {
 }
 
 static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_item *tasks,
-                                    size_t count, char *memory) {
+                                    size_t count) {
     struct mc_arena arena = {0};
     struct group g = {.tasks = tasks, .count = count};
-    g.slices = mc_arena_zalloc(&arena, count * sizeof(*g.slices));
-    g.gets = mc_arena_zalloc(&arena, count * sizeof(*g.gets));
-    g.puts = mc_arena_zalloc(&arena, count * sizeof(*g.puts));
-    g.objects = mc_arena_zalloc(&arena, count * sizeof(*g.objects));
-    fetch(off, &arena, &g, memory);
-    store_group(off, &arena, &g);
+    g.statuses = mc_arena_alloc(&arena, count * sizeof(*g.statuses));
+    g.views = mc_arena_zalloc(&arena, count * sizeof(*g.views));
+    g.objects = mc_arena_alloc(&arena, count * sizeof(*g.objects));
+    for (size_t i = 0; i < count; i++) {
+        g.statuses[i] = MC_REPLICA_NOT_IN_LOCAL_MEMORY;
+        /* as upstream says that it was not written */
+        g.objects[i] = (struct mw_storage_object){.bucket_id = -1, .data_size = -1};
+    }
+    if (mc_tier_borrows(off->tier)) {
+        store_in_place(off, &arena, &g);
+    }
+    store_copies(off, &arena, &g);
     mark_failed(off, &g);
     enum mc_status status = tell(off, tasks, g.objects, count, false);
     tell_lost(off);
@@ -496,8 +600,7 @@ static enum mc_status offload_tasks(struct mc_offload *off, struct mw_disk_item 
             }
             bytes += size;
         }
-        mc_buf_reserve(&off->memory, bytes + 1);
-        status = offload_group(off, &tasks[i], n, off->memory.data);
+        status = offload_group(off, &tasks[i], n);
     }
     return status;
 }

@@ -146,6 +146,10 @@ struct mc_ops_view {
 /* MC_REPLICA_NOT_IN_LOCAL_MEMORY when no replica can be mapped. */
 MC_MUST_USE enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key,
                                             struct mc_ops_view *view);
+/* Many at once, and in place alone: what could only be shown as a copy, being striped or on disk,
+ * is MC_REPLICA_NOT_IN_LOCAL_MEMORY. */
+void mc_ops_views_open(struct mc_ops *ops, const struct mc_str *keys, size_t count,
+                       struct mc_ops_view *views, enum mc_status *statuses);
 bool mc_ops_view_valid(const struct mc_view_record *record);
 void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record);
 /* Renews the leases that need it; returns when to call again (MC_NO_DEADLINE when there is no

@@ -234,23 +234,15 @@ static enum mc_status ask(struct mc_ops *ops, struct mc_ops_call *call, struct m
     return mc_ops_status(answer.error);
 }
 
-static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
-                                struct mc_ops_view *view) {
-    uint64_t deadline_ns = mc_ops_deadline(ops);
-    struct mw_replica_list list;
-    bool done;
-    enum mc_status status = ask(ops, call, key, deadline_ns, &list, view, &done);
-    if (status == MC_NOT_SUPPORTED || (status == MC_OK && !done && on_disk_only(ops, &list))) {
-        return view_copy(ops, key, view);
-    }
-    if (status != MC_OK || done) {
-        return status;
-    }
+/* What the list is of, where it lies. */
+static enum mc_status show_in_place(struct mc_ops *ops, const struct mc_ops_call *call,
+                                    struct mc_str key, const struct mw_replica_list *list,
+                                    uint64_t deadline_ns, struct mc_ops_view *view) {
     const void *data = NULL;
     const struct mw_replica *replica = NULL;
-    MC_TRY(map_nearest(ops, call, key, &list, deadline_ns, &replica, &data));
+    MC_TRY(map_nearest(ops, call, key, list, deadline_ns, &replica, &data));
     struct mc_view_record *record = record_create(ops, key, replica, data);
-    set_lease(record, call->asked_ns, list.lease_ttl_ms);
+    set_lease(record, call->asked_ns, list->lease_ttl_ms);
     if (!mc_ops_view_valid(record)) {
         record_destroy(record);
         return MC_LEASE_EXPIRED;
@@ -263,6 +255,21 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
     return MC_OK;
 }
 
+static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, struct mc_str key,
+                                struct mc_ops_view *view) {
+    uint64_t deadline_ns = mc_ops_deadline(ops);
+    struct mw_replica_list list;
+    bool done;
+    enum mc_status status = ask(ops, call, key, deadline_ns, &list, view, &done);
+    if (status == MC_NOT_SUPPORTED || (status == MC_OK && !done && on_disk_only(ops, &list))) {
+        return view_copy(ops, key, view);
+    }
+    if (status != MC_OK || done) {
+        return status;
+    }
+    return show_in_place(ops, call, key, &list, deadline_ns, view);
+}
+
 enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key, struct mc_ops_view *view) {
     struct mc_str name;
     MC_TRY(mc_ops_key(key, &name));
@@ -270,6 +277,46 @@ enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key, struct mc_o
     enum mc_status status = view_open(ops, call, name, view);
     mc_ops_end(ops, call);
     return status;
+}
+
+/* Those at [0, n), which one request asks for. */
+static void views_open(struct mc_ops *ops, struct mc_ops_call *call, const struct mc_str *keys,
+                       size_t n, struct mc_ops_view *views, enum mc_status *statuses) {
+    struct mw_a_keys args = {.keys = {(void *)(uintptr_t)keys, n}, .tenant = ops->tenant};
+    uint64_t deadline_ns = mc_ops_deadline(ops);
+    struct mc_vec answers;
+    enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_BatchGetReplicaList, &args, &answers,
+                                             n, deadline_ns, MC_OPS_IDEMPOTENT);
+    for (size_t i = 0; i < n; i++) {
+        statuses[i] = status;
+        if (status == MC_OK) {
+            const struct mw_e_list *answer = (const struct mw_e_list *)answers.items + i;
+            statuses[i] = mc_ops_status(answer->error);
+            if (statuses[i] == MC_OK) {
+                statuses[i] =
+                    show_in_place(ops, call, keys[i], &answer->value, deadline_ns, &views[i]);
+            }
+        }
+        /* an object in stripes, of which the words of this question do not speak */
+        statuses[i] =
+            statuses[i] == MC_NOT_SUPPORTED ? MC_REPLICA_NOT_IN_LOCAL_MEMORY : statuses[i];
+    }
+}
+
+void mc_ops_views_open(struct mc_ops *ops, const struct mc_str *keys, size_t count,
+                       struct mc_ops_view *views, enum mc_status *statuses) {
+    for (size_t done = 0, n; done < count; done += n) {
+        size_t bytes = 0;
+        for (n = 0; done + n < count && n < MC_STORE_BATCH_CHUNK; n++) {
+            bytes += keys[done + n].len;
+            if (n > 0 && bytes > OPS_CHUNK_KEY_BYTES) {
+                break;
+            }
+        }
+        struct mc_ops_call *call = mc_ops_begin(ops);
+        views_open(ops, call, keys + done, n, views + done, statuses + done);
+        mc_ops_end(ops, call);
+    }
 }
 
 void mc_ops_view_release(struct mc_ops *ops, struct mc_view_record *record) {

@@ -6,15 +6,14 @@
  * and nobody pins it; so an id never changes its meaning under a caller, and a dead node's mapping
  * stays readable while a view holds it.
  *
- * A view of this process's own memory is a second, read-only mapping of the same memfd: the memory
- * itself may be replaced (ops_node.c) while the application still looks at the view.
+ * A view of this process's own memory lies in a second, read-only mapping of the same memfd: the
+ * memory itself may be replaced (ops_node.c) while somebody still looks at the view.
  */
 #include "client/port_real.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,12 +41,11 @@ struct endpoint {
     _Atomic uint32_t pins;
 };
 
-/* A read-only mapping of a part of this process's own segment. */
+/* The views of one memory of this process. */
 struct own_view {
     struct own_view *next;
-    const void *data;
-    void *map;
-    size_t map_length;
+    struct mc_memory_twin *twin;
+    size_t count;
 };
 
 /* Another node's RPC server. */
@@ -482,24 +480,23 @@ static const void *map_own(struct mc_real_port *real, uint64_t addr, uint64_t le
     if (memory == NULL) {
         return NULL;
     }
-    const void *data = NULL;
-    uint64_t page = memory->memfd >= 0 ? memory->page_bytes : 1;
-    uint64_t offset = (addr - memory->addr) / page * page;
-    size_t map_length = (addr - memory->addr - offset + length + page - 1) / page * page;
-    void *map = MAP_FAILED;
-    if (memory->memfd >= 0) {
-        map = mmap(NULL, map_length, PROT_READ, MAP_SHARED, memory->memfd, (off_t)offset);
-    }
-    if (map != MAP_FAILED) {
-        data = (const char *)map + (addr - memory->addr - offset);
-        struct own_view *view = mc_alloc(sizeof(*view));
-        *view = (struct own_view){.data = data, .map = map, .map_length = map_length};
+    struct mc_memory_twin *twin = mc_memory_twin_acquire(memory);
+    const void *data = twin != NULL ? twin->bytes + (addr - memory->addr) : NULL;
+    mc_memory_release(memory);
+    if (twin != NULL) {
         pthread_mutex_lock(&real->views_lock);
-        view->next = real->own_views;
-        real->own_views = view;
+        struct own_view *view = real->own_views;
+        while (view != NULL && view->twin != twin) {
+            view = view->next;
+        }
+        if (view == NULL) {
+            view = mc_alloc(sizeof(*view));
+            *view = (struct own_view){.next = real->own_views, .twin = twin};
+            real->own_views = view;
+        }
+        view->count++;
         pthread_mutex_unlock(&real->views_lock);
     }
-    mc_memory_release(memory);
     return data;
 }
 
@@ -524,19 +521,21 @@ static const void *real_map(struct mc_port *port, struct mc_str name, uint64_t r
 }
 
 static void unmap_own(struct mc_real_port *real, const void *data) {
-    struct own_view *found = NULL;
     pthread_mutex_lock(&real->views_lock);
-    for (struct own_view **link = &real->own_views; *link != NULL; link = &(*link)->next) {
-        if ((*link)->data == data) {
-            found = *link;
-            *link = found->next;
-            break;
-        }
+    struct own_view **link = &real->own_views;
+    while (*link != NULL &&
+           (uintptr_t)data - (uintptr_t)(*link)->twin->bytes >= (*link)->twin->length) {
+        link = &(*link)->next;
+    }
+    struct own_view *view = *link;
+    MC_ASSERT(view != NULL);
+    struct mc_memory_twin *twin = view->twin;
+    if (--view->count == 0) {
+        *link = view->next;
+        free(view);
     }
     pthread_mutex_unlock(&real->views_lock);
-    MC_ASSERT(found != NULL);
-    munmap(found->map, found->map_length);
-    free(found);
+    mc_memory_twin_release(twin);
 }
 
 static void real_unmap(struct mc_port *port, struct mc_str name, const void *data) {

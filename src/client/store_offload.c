@@ -15,7 +15,7 @@
 #include "client/store_private.h"
 #include "te/te.h"
 
-#define NICENESS             10
+#define NICENESS             10            /* more than the program's */
 #define IOPRIO_WHO_PROCESS   1             /* as linux/ioprio.h has them, where it is installed */
 #define IOPRIO_LOWEST        (2 << 13 | 7) /* the last level of the class best effort */
 #define RPC_THREADS          4
@@ -150,7 +150,7 @@ static bool wait_for(struct mc_store_offload *off, uint64_t ns) {
 /* Puts and gets go first, at the processor and at the disk, if they contend for it. When memory is
  * short of what was offloaded puts fail or wait, and leave this thread all it wants. */
 static void step_back(void) {
-    (void)setpriority(PRIO_PROCESS, 0, NICENESS); /* 0: this thread */
+    (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + NICENESS); /* this thread */
     (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_LOWEST);
 }
 

@@ -457,6 +457,8 @@ struct mc_memory_entry {
     bool allocated;               /* by mc_memory_alloc: base.addr is a mapping of base.memfd */
     struct mc_pages pages;        /* of these */
     struct mc_populate *populate; /* of these; NULL = not filled in advance */
+    struct mc_memory_twin *twin;  /* NULL = nobody wanted one yet; the entry is a user. Guarded by
+                                     drain_lock */
 };
 void mc_memory_init(struct mc_engine *engine);
 void mc_memory_destroy(struct mc_engine *engine);

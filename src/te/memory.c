@@ -6,7 +6,9 @@
  * range that is being unregistered first leaves the array (no new users), then waits until its last
  * user has gone: bit 31 of `users` says that somebody waits.
  */
+#include <errno.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/export.h"
@@ -111,6 +113,45 @@ static void drain(struct mc_engine *engine, struct mc_memory *memory) {
         pthread_cond_wait(&engine->drained, &engine->drain_lock);
     }
     pthread_mutex_unlock(&engine->drain_lock);
+}
+
+/* ---- the same bytes elsewhere ---- */
+
+static struct mc_memory_twin *twin_create(const struct mc_memory_entry *entry) {
+    const struct mc_pages *pages = &entry->pages;
+    void *bytes = mmap(NULL, pages->bytes, PROT_READ, MAP_SHARED, pages->fd, 0);
+    if (bytes == MAP_FAILED) {
+        mc_warn_limited("memory cannot be mapped a second time: length=%zu errno=%d", pages->bytes,
+                        errno);
+        return NULL;
+    }
+    (void)madvise(bytes, pages->bytes, MADV_HUGEPAGE); /* a hint, as of the memory itself */
+    struct mc_memory_twin *twin = mc_alloc(sizeof(*twin));
+    *twin = (struct mc_memory_twin){.bytes = bytes, .length = pages->bytes, .users = 1};
+    return twin;
+}
+
+struct mc_memory_twin *mc_memory_twin_acquire(struct mc_memory *memory) {
+    struct mc_memory_entry *entry = mc_container_of(memory, struct mc_memory_entry, base);
+    if (!entry->allocated) {
+        return NULL;
+    }
+    pthread_mutex_lock(&entry->engine->drain_lock);
+    entry->twin = entry->twin != NULL ? entry->twin : twin_create(entry);
+    struct mc_memory_twin *twin = entry->twin;
+    if (twin != NULL) {
+        atomic_fetch_add_explicit(&twin->users, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&entry->engine->drain_lock);
+    return twin;
+}
+
+void mc_memory_twin_release(struct mc_memory_twin *twin) {
+    /* What its users read comes before the last one takes it down. */
+    if (atomic_fetch_sub_explicit(&twin->users, 1, memory_order_acq_rel) == 1) {
+        munmap((void *)(uintptr_t)twin->bytes, twin->length);
+        free(twin);
+    }
 }
 
 /* ---- the own descriptor ---- */
@@ -380,6 +421,9 @@ MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length
 }
 
 static void free_allocated(struct mc_memory_entry *entry) {
+    if (entry->twin != NULL) {
+        mc_memory_twin_release(entry->twin);
+    }
     mc_populate_stop(entry->populate);
     mc_pages_unmap(&entry->pages);
     free(entry);

@@ -30,7 +30,7 @@ struct mc_memory {
     bool on_device; /* not the processor's; then `device` is whose */
     struct mc_device device;
     int memfd;              /* of mc_memory_alloc, mappable by same-host peers; else -1 */
-    size_t page_bytes;      /* of that memfd: offsets and lengths of its mappings are multiples */
+    size_t page_bytes;      /* of that memfd */
     int32_t shm_slot;       /* of the shm transport; -1 = not offered */
     _Atomic uint32_t users; /* peers' requests in progress on it; unregistering waits for zero */
 };
@@ -44,6 +44,18 @@ struct mc_memory *mc_memory_acquire(struct mc_engine *engine, uint64_t addr, uin
 struct mc_memory *mc_memory_acquire_device(struct mc_engine *engine, uint64_t addr,
                                            uint64_t length);
 void mc_memory_release(struct mc_memory *memory);
+
+/* The bytes of a memory of mc_memory_alloc once more, read-only, at another address, where they can
+ * be looked at when the memory is long gone. */
+struct mc_memory_twin {
+    const char *bytes; /* the first is that of the memory */
+    uint64_t length;
+    _Atomic uint32_t users;
+};
+/* Counts a user; one mapping serves all. NULL: there is no such thing of this memory. The memory is
+ * acquired. */
+struct mc_memory_twin *mc_memory_twin_acquire(struct mc_memory *memory);
+void mc_memory_twin_release(struct mc_memory_twin *twin);
 
 /* ---- peers ---- */
 

@@ -16,6 +16,7 @@ struct mc_tier_backend {
 
 struct mc_tier_backend_ops {
     const char *name; /* upstream's */
+    bool borrows;     /* its put asks `still` */
     /* The directory is locked; `config` outlives the backend. */
     enum mc_status (*open)(const struct mc_tier_config *config, struct mc_tier_backend **out);
     void (*close)(struct mc_tier_backend *backend);

@@ -322,6 +322,7 @@ static void bucket_use_memory(struct mc_tier_backend *face, void *memory, size_t
 
 const struct mc_tier_backend_ops mc_tier_bucket = {
     .name = "bucket_storage_backend",
+    .borrows = true,
     .open = bucket_open,
     .close = bucket_close,
     .put = bucket_put,

@@ -4,7 +4,8 @@
  * older buckets first. See tier/bucket.c.
  *
  * Values are copied once, into the staging memory, because a key lies before each and O_DIRECT
- * wants whole aligned blocks; copying and summing go on while the disk writes.
+ * wants whole aligned blocks; copying and summing go on while the disk writes. A value that was not
+ * the item's any more when its last byte was copied stays in the file, and in no .meta.
  */
 #include "tier/bucket.h"
 
@@ -12,6 +13,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/copy.h"
 #include "base/log.h"
 #include "tier/bucket_meta.h"
 
@@ -98,7 +100,8 @@ static bool make_room(struct bucket_backend *b, uint64_t bytes) {
 /* ---- data ---- */
 
 /* The staging memory is two halves: one is written while the other is filled. */
-#define HALF (BUCKET_STAGING / 2)
+#define HALF       (BUCKET_STAGING / 2)
+#define STAGE_STEP (64u << 10) /* the second level of every cache holds it */
 
 struct writer {
     struct bucket_backend *b;
@@ -138,15 +141,16 @@ static enum mc_status flush(struct writer *w) {
     return MC_OK;
 }
 
-/* `crc`, which may be NULL, goes on over the bytes while the cache has them. */
+/* `crc`, which may be NULL, goes on over the bytes and brings them into the cache. What is staged
+ * only the disk reads: it goes past the cache, which others use. */
 static enum mc_status stage(struct writer *w, const void *bytes, uint64_t len, uint32_t *crc) {
     for (uint64_t done = 0; done < len;) {
-        uint64_t step = mc_min_u64(mc_min_u64(len - done, HALF - w->staged), BUCKET_STEP);
+        uint64_t step = mc_min_u64(mc_min_u64(len - done, HALF - w->staged), STAGE_STEP);
         const char *from = (const char *)bytes + done;
-        memcpy((char *)w->b->staging + w->half * HALF + w->staged, from, step);
         if (crc != NULL) {
             *crc = mc_tier_crc_more(*crc, from, step);
         }
+        mc_copy_out((char *)w->b->staging + w->half * HALF + w->staged, from, step);
         w->staged += step;
         done += step;
         if (w->staged == HALF) {
@@ -163,6 +167,9 @@ static enum mc_status write_records(struct writer *w, struct mc_tier_item *const
         MC_TRY(stage(w, items[i]->key.ptr, items[i]->key.len, NULL));
         MC_TRY(stage(w, items[i]->value, items[i]->size, &e->crc));
         e->has_crc = true;
+        if (items[i]->still != NULL && !items[i]->still(items[i]->still_ctx)) {
+            items[i]->status = MC_LEASE_EXPIRED;
+        }
     }
     mc_bucket_trailer_encode(bucket->entries, bucket->count, trailer);
     MC_TRY(stage(w, trailer->data, trailer->len, NULL));
@@ -231,6 +238,22 @@ static struct bucket *describe(int64_t id, struct mc_tier_item *const *items, si
     return bucket;
 }
 
+/* Takes out what was not the items' value any more; how many are left. */
+static size_t leave_out(struct bucket *bucket, struct mc_bucket_meta *meta,
+                        struct mc_tier_item *const *items) {
+    size_t left = 0;
+    for (size_t i = 0; i < bucket->count; i++) {
+        if (items[i]->status != MC_OK) {
+            free(bucket->entries[i]);
+            continue;
+        }
+        meta->objects[left] = meta->objects[i];
+        bucket->entries[left++] = bucket->entries[i];
+    }
+    bucket->count = meta->count = left;
+    return left;
+}
+
 /* The last step of a put, or its undoing. */
 static void settle(struct bucket_backend *b, struct bucket *bucket, enum mc_status status) {
     if (status == MC_OK) {
@@ -244,7 +267,7 @@ static void settle(struct bucket_backend *b, struct bucket *bucket, enum mc_stat
     } else { /* its .meta may have got its name, and the sync of that have failed */
         bucket_unlink_locked(b, bucket->id);
         bucket_discard(bucket);
-        b->stats.failed_writes++;
+        b->stats.failed_writes += status != MC_LEASE_EXPIRED;
     }
     pthread_mutex_unlock(&b->face.lock);
 }
@@ -261,6 +284,24 @@ static enum mc_status supersede(struct bucket_backend *b, struct mc_tier_item *c
     return status;
 }
 
+/* Of the keys that were taken out for new values, those that did not get theirs. */
+static void tell_gone(struct bucket_backend *b, const struct mc_buf *taken_out) {
+    struct mc_buf gone = {0};
+    pthread_mutex_lock(&b->face.lock);
+    for (size_t at = 0; at < taken_out->len;) {
+        uint32_t len;
+        memcpy(&len, taken_out->data + at, sizeof(len));
+        struct mc_str key = {taken_out->data + at + sizeof(len), len};
+        if (mc_tier_index_find(&b->face.index, key) == NULL) {
+            mc_tier_lost_add(&gone, key);
+        }
+        at += sizeof(len) + len;
+    }
+    pthread_mutex_unlock(&b->face.lock);
+    mc_tier_lost_tell(b->config, &gone);
+    mc_buf_free(&gone);
+}
+
 static enum mc_status put_one(struct bucket_backend *b, struct mc_tier_item *const *items,
                               size_t count) {
     struct mc_buf path = {0}, lost = {0};
@@ -275,17 +316,16 @@ static enum mc_status put_one(struct bucket_backend *b, struct mc_tier_item *con
     if (status == MC_OK) {
         status = write_data(b, bucket, items, &path);
     }
-    if (status == MC_OK) {
-        status = write_meta(b, bucket->id, &meta);
-    }
-    for (size_t i = 0; i < count && status == MC_OK; i++) {
+    for (size_t i = 0; i < count; i++) {
         items[i]->bucket_id = bucket->id;
         items[i]->offset = (int64_t)bucket->entries[i]->offset;
     }
-    settle(b, bucket, status);
-    if (status != MC_OK) {
-        mc_tier_lost_tell(b->config, &lost);
+    size_t left = status == MC_OK ? leave_out(bucket, &meta, items) : 0;
+    if (status == MC_OK) {
+        status = left > 0 ? write_meta(b, bucket->id, &meta) : MC_LEASE_EXPIRED;
     }
+    settle(b, bucket, status);
+    tell_gone(b, &lost);
 done:
     mc_buf_free(&lost);
     free(meta.objects);
@@ -321,7 +361,7 @@ void bucket_put(struct mc_tier_backend *face, struct mc_tier_item *items, size_t
         size_t n = take(b, items, count, &next, taken);
         enum mc_status status = n > 0 ? put_one(b, taken, n) : MC_OK;
         for (size_t i = 0; i < n; i++) {
-            taken[i]->status = status;
+            taken[i]->status = taken[i]->status == MC_OK ? status : taken[i]->status;
         }
     }
     pthread_mutex_unlock(&b->put_lock);

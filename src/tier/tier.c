@@ -141,6 +141,10 @@ uint64_t mc_tier_marked(struct mc_tier *tier) {
     return tier->mark;
 }
 
+bool mc_tier_borrows(const struct mc_tier *tier) {
+    return tier->backend->ops->borrows;
+}
+
 static void tier_free(struct mc_tier *tier) {
     free((char *)tier->config.path);
     free((char *)tier->config.owner);
@@ -231,7 +235,8 @@ enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items, siz
     enum mc_status first = MC_OK;
     for (size_t i = 0; i < n; i++) {
         bool sane = items[i].key.len > 0 && items[i].key.len <= MC_TIER_KEY_MAX &&
-                    items[i].size > 0 && items[i].size <= INT64_MAX / 2;
+                    items[i].size > 0 && items[i].size <= INT64_MAX / 2 &&
+                    (items[i].still == NULL || mc_tier_borrows(tier));
         items[i].status = sane ? MC_OK : MC_INVALID_PARAMS;
     }
     tier->backend->ops->put(tier->backend, items, n);

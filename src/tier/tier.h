@@ -73,16 +73,24 @@ struct mc_tier_item {
     const void *value;
     uint64_t size; /* from 1 */
     uint64_t tag;  /* of the caller, who finds it again in a scan; 0 = none */
+    /* NULL, or the value is memory that another may write to: asked when its last byte was read,
+     * and before anything of it can be found. False = what was read is not the value. Only
+     * where mc_tier_borrows(). */
+    bool (*still)(void *ctx);
+    void *still_ctx;
     /* Set by put. Where it lies, in upstream's words for the master. */
     int64_t bucket_id, offset;
     enum mc_status status;
 };
 /* Writes the items; a key that is there is replaced, and what it held does not come back, whatever
  * becomes of the disk: a put that fails may have lost it. Each item has its own status: MC_OK = it
- * is on disk and survives a crash; MC_FILE_WRITE_FAIL (a full disk too); MC_INVALID_PARAMS. Returns
- * the first failure. */
+ * is on disk and survives a crash; MC_FILE_WRITE_FAIL (a full disk too); MC_INVALID_PARAMS;
+ * MC_LEASE_EXPIRED (`still` said no). Returns the first failure. */
 MC_MUST_USE enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items,
                                        size_t count);
+
+/* Whether the backend asks `still`. */
+bool mc_tier_borrows(const struct mc_tier *tier);
 
 /* Memory that a read of `size` bytes under a key of `key_len` wants, aligned to MC_TIER_BLOCK. */
 static inline uint64_t mc_tier_read_room(uint64_t key_len, uint64_t size) {

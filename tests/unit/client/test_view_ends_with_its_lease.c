@@ -115,6 +115,36 @@ static void test_a_view_shows_what_was_written_or_nothing(void **state) {
     assert_int_equal(fake->mapped, 0);
 }
 
+/* One question for all; each is shown in place, or says why not. */
+static void test_many_are_opened_at_once(void **state) {
+    struct mc_str keys[] = {MC_STR("k"), MC_STR("absent"), MC_STR("far"), MC_STR("other")};
+    struct mc_ops_view views[4] = {0};
+    enum mc_status statuses[4];
+    static const size_t FAR[] = {1};
+    fake->distance[0] = MC_DISTANCE_SELF;
+    fake->distance[1] = MC_DISTANCE_NETWORK;
+    fake_store(fake, "other", value, sizeof(value), NODES, 1);
+    fake_store(fake, "far", value, sizeof(value), FAR, 1);
+    mc_ops_views_open(ops, keys, 4, views, statuses);
+    assert_int_equal(fake->rpcs[MC_RPC_BatchGetReplicaList], 1);
+    assert_int_equal(fake->rpcs[MC_RPC_GetReplicaList], 0);
+    assert_int_equal(statuses[1], MC_OBJECT_NOT_FOUND);
+    assert_int_equal(statuses[2], MC_REPLICA_NOT_IN_LOCAL_MEMORY);
+    assert_null(views[1].record);
+    assert_null(views[2].record);
+    for (unsigned i = 0; i < 4; i += 3) {
+        assert_ok(statuses[i]);
+        assert_int_equal(views[i].length, sizeof(value));
+        mc_test_verify(views[i].data, views[i].length, 1);
+        assert_true(mc_ops_view_valid(views[i].record));
+    }
+    fake->now_ns += FAKE_LEASE_MS * MC_MS;
+    assert_false(mc_ops_view_valid(views[0].record));
+    mc_ops_view_release(ops, views[0].record);
+    mc_ops_view_release(ops, views[3].record);
+    assert_int_equal(fake->mapped, 0);
+}
+
 static void answer_late(struct fake_port *f, enum mc_master_rpc rpc) {
     f->now_ns += FAKE_LEASE_MS * MC_MS;
 }
@@ -142,6 +172,7 @@ int main(void) {
         T(test_object_gone_is_seen),
         T(test_unanswered_renewal_lets_it_run_out),
         T(test_a_view_shows_what_was_written_or_nothing),
+        T(test_many_are_opened_at_once),
         T(test_an_answer_after_the_lease_blames_no_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -364,12 +364,43 @@ static void options_take_the_environment(void **state) {
     unsetenv("MC_FORCE_TCP");
 }
 
+/* Another address, the same bytes, no writing; there until its last user goes. */
+static void the_twin_of_memory_outlives_it(void **state) {
+    const size_t length = (1u << 20) + 100;
+    struct mc_engine *e = engine();
+    unsigned char plain[64];
+    void *addr;
+    assert_ok(mc_memory_alloc(e, length, "*", &addr));
+    memset(addr, 7, length);
+    struct mc_memory *memory = mc_memory_acquire(e, (uint64_t)(uintptr_t)addr, length);
+    struct mc_memory_twin *first = mc_memory_twin_acquire(memory);
+    struct mc_memory_twin *second = mc_memory_twin_acquire(memory);
+    assert_non_null(first);
+    assert_ptr_equal(first, second);
+    assert_ptr_not_equal(first->bytes, addr);
+    assert_true(first->length >= length);
+    ((unsigned char *)addr)[length - 1] = 8;
+    assert_int_equal(first->bytes[0], 7);
+    assert_int_equal(first->bytes[length - 1], 8);
+    mc_memory_release(memory);
+    mc_memory_twin_release(first);
+    assert_ok(mc_memory_free(e, addr));
+    assert_int_equal(second->bytes[length - 1], 8);
+    mc_memory_twin_release(second);
+    assert_ok(mc_memory_register(e, plain, sizeof(plain), "*", 0));
+    memory = mc_memory_acquire(e, (uint64_t)(uintptr_t)plain, sizeof(plain));
+    assert_null(mc_memory_twin_acquire(memory));
+    mc_memory_release(memory);
+    mc_engine_destroy(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranges_are_disjoint_and_do_not_wrap),
         cmocka_unit_test(allocated_memory_is_zero_aligned_and_freed_as_such),
         cmocka_unit_test(memory_comes_at_addresses_that_were_not_used_before),
         cmocka_unit_test(unregistering_waits_for_users),
+        cmocka_unit_test(the_twin_of_memory_outlives_it),
         cmocka_unit_test(segments_are_opened_closed_and_found_again),
         cmocka_unit_test(memory_registered_after_opening_is_found),
         cmocka_unit_test(descriptors_are_fetched_again_when_that_is_asked_for),

@@ -104,6 +104,93 @@ static void test_a_removed_key_stays_away(void **state) {
     mc_tier_close(tier);
 }
 
+/* A value in memory that another gets, and writes to, while the put reads it or before. */
+struct borrowed {
+    char *value;
+    size_t size;
+    bool taken_away;
+    unsigned asked;
+};
+
+static bool still(void *ctx) {
+    struct borrowed *b = ctx;
+    b->asked++;
+    return !b->taken_away;
+}
+
+static char lost_keys[8][32];
+static size_t lost_count;
+
+static void note_lost(void *ctx, struct mc_str key) {
+    assert_true(lost_count < 8 && key.len < 32);
+    memcpy(lost_keys[lost_count], key.ptr, key.len);
+    lost_keys[lost_count++][key.len] = '\0';
+}
+
+/* Puts "key<first>" and so on; those whose bit is set in `away` lost their memory meanwhile. */
+static void put_borrowed(struct mc_tier *tier, unsigned first, unsigned count, unsigned away) {
+    struct mc_tier_item items[8];
+    struct borrowed all[8];
+    char keys[8][32];
+    for (unsigned i = 0; i < count; i++) {
+        all[i] = (struct borrowed){.size = size_of(first + i), .taken_away = (away >> i & 1) != 0};
+        all[i].value = malloc(all[i].size);
+        mc_test_fill(all[i].value, all[i].size, all[i].taken_away ? 999 : first + i);
+        snprintf(keys[i], sizeof(keys[i]), "key%u", first + i);
+        items[i] = (struct mc_tier_item){.key = mc_str_from(keys[i]),
+                                         .value = all[i].value,
+                                         .size = all[i].size,
+                                         .tag = 100 + i,
+                                         .still = still,
+                                         .still_ctx = &all[i]};
+    }
+    enum mc_status status = mc_tier_put(tier, items, count);
+    assert_int_equal(status, away != 0 ? MC_LEASE_EXPIRED : MC_OK);
+    for (unsigned i = 0; i < count; i++) {
+        assert_int_equal(items[i].status, all[i].taken_away ? MC_LEASE_EXPIRED : MC_OK);
+        assert_int_equal(all[i].asked, 1);
+        free(all[i].value);
+    }
+}
+
+static bool is_there(struct mc_tier *tier, unsigned i) {
+    enum mc_status status = get(tier, i);
+    assert_true(status == MC_OK || status == MC_OBJECT_NOT_FOUND);
+    return status == MC_OK;
+}
+
+static void test_what_was_taken_away_while_it_was_written_is_never_found(void **state) {
+    struct mc_tier_config config = {.path = dir, .owner = "test", .lost = note_lost};
+    struct mc_tier *tier;
+    struct mc_tier_stats stats;
+    lost_count = 0;
+    assert_ok(mc_tier_open(&config, &tier));
+    assert_true(mc_tier_borrows(tier));
+    put_borrowed(tier, 0, 6, 1u << 0 | 1u << 3); /* the first, and one that others lie behind */
+    for (int round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < 6; i++) {
+            assert_int_equal(is_there(tier, i), i != 0 && i != 3);
+        }
+        mc_tier_stats(tier, &stats);
+        assert_int_equal(stats.objects, 4);
+        assert_int_equal(stats.broken_objects, 0);
+        mc_tier_close(tier);
+        assert_ok(mc_tier_open(&config, &tier));
+    }
+    put_borrowed(tier, 6, 2, 3); /* nothing of the bucket is left */
+    assert_string_equal(file_at(".meta", 1), "");
+    assert_string_equal(file_at(".bucket", 1), "");
+    assert_int_equal(lost_count, 0);
+    put_borrowed(tier, 1, 2, 1); /* in place of those that are there: the older one went first */
+    assert_int_equal(lost_count, 1);
+    assert_string_equal(lost_keys[0], "key1");
+    assert_false(is_there(tier, 1));
+    assert_true(is_there(tier, 2));
+    mc_tier_stats(tier, &stats);
+    assert_int_equal(stats.failed_writes, 0);
+    mc_tier_close(tier);
+}
+
 /* The newer bucket is lost: what it replaced, or had taken out, does not come back for that. */
 static void test_what_was_replaced_is_not_found_again(void **state) {
     struct mc_tier *tier = open_tier();
@@ -263,6 +350,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_a_removed_key_stays_away),
         TEST(test_what_was_replaced_is_not_found_again),
+        TEST(test_what_was_taken_away_while_it_was_written_is_never_found),
         TEST(test_a_bucket_with_a_damaged_trailer_is_not_taken_for_upstreams),
         TEST(test_what_a_crash_leaves_is_dropped),
         TEST(test_one_process_owns_the_directory),
