@@ -61,6 +61,7 @@ struct mc_ops_counters {
     struct mc_metric views_opened, views_lost, remounts;
     struct mc_metric tasks, task_failures;           /* of the master, carried out */
     struct mc_metric disk_reads, disk_read_failures; /* keys read from the SSD of a node */
+    struct mc_metric files_lost;                     /* that the master was told of */
 };
 
 struct mc_ops;

@@ -186,8 +186,16 @@ static bool read_piece(int fd, const struct mc_store_range *piece) {
     return good;
 }
 
+/* Without the master's directory the file system is not mounted here, and no file is known to be
+ * gone. */
+static bool is_lost(const struct mc_ops *ops, int fd, const struct stat *info, uint64_t size) {
+    return fd >= 0 ? (uint64_t)info->st_size != size
+                   : errno == ENOENT && access(ops->fsdir.ptr, F_OK) == 0;
+}
+
 void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read) {
     read->done = true;
+    read->lost = false;
     read->status = MC_INVALID_REPLICA;
     if (!mc_ops_file_allowed(ops, read->file)) {
         return;
@@ -195,17 +203,40 @@ void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read) {
     char *name = mc_str_dup(read->file);
     struct stat info;
     int fd = open(name, O_RDONLY | O_CLOEXEC);
-    bool good = fd >= 0 && fstat(fd, &info) == 0 && (uint64_t)info.st_size == read->size;
+    bool good = fd < 0 || fstat(fd, &info) == 0;
+    int error = errno;
+    read->lost = good && is_lost(ops, fd, &info, read->size);
+    good = good && fd >= 0 && !read->lost;
     for (size_t i = 0; i < read->piece_count && good; i++) {
         good = read_piece(fd, &read->pieces[i]);
     }
     read->status = good ? MC_OK : MC_FILE_READ_FAIL;
     if (!good) {
-        mc_warn_limited("a copy of an object cannot be read: path=%s bytes=%llu errno=%d", name,
-                        (unsigned long long)read->size, errno);
+        mc_warn_limited("a copy of an object cannot be read: path=%s bytes=%llu lost=%d errno=%d",
+                        name, (unsigned long long)read->size, read->lost, fd < 0 ? error : errno);
     }
     if (fd >= 0) {
         close(fd);
     }
     free(name);
+}
+
+void mc_ops_files_lost(struct mc_ops *ops, struct mc_str *keys, size_t count,
+                       uint64_t deadline_ns) {
+    struct mc_ops_call *call = mc_ops_begin(ops);
+    struct mw_a_batch_evict_disk args = {.client = ops->client,
+                                         .keys = {keys, count},
+                                         .tenant = ops->tenant,
+                                         .type = MC_REPLICA_DISK};
+    struct mc_vec answers;
+    enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_BatchEvictDiskReplica, &args,
+                                             &answers, count, deadline_ns, MC_OPS_IDEMPOTENT);
+    for (size_t i = 0; i < count; i++) {
+        const struct mw_e_void *answer = answers.items;
+        enum mc_status told = status == MC_OK ? mc_ops_status(answer[i].error) : status;
+        mc_metric_add(&ops->counters.files_lost, told == MC_OK);
+        mc_warn_limited("a copy of an object is gone: key=%.*s, and the master knows: %s",
+                        (int)keys[i].len, keys[i].ptr, mc_status_name(told));
+    }
+    mc_ops_end(ops, call);
 }

@@ -30,10 +30,14 @@ void mc_get_finish(struct mc_get_key *key, enum mc_status status) {
     key->item->status = status;
 }
 
+enum mc_status mc_get_why(const struct mc_get_key *key, enum mc_status status) {
+    return key->damaged != 0 || key->damaged_on_disk ? MC_CHECKSUM_MISMATCH : status;
+}
+
 /* Chooses again. */
 static void go_elsewhere(struct mc_get_key *key, enum mc_status why) {
     key->replica = NULL;
-    key->failure = why;
+    key->failure = mc_get_why(key, why);
     if (++key->attempts >= KEY_ATTEMPTS) {
         mc_get_finish(key, why);
     }
@@ -111,7 +115,8 @@ static void first_answer(struct mc_get_chunk *chunk, struct mc_get_key *key,
 void mc_get_again(struct mc_get_chunk *chunk, struct mc_get_key *key,
                   const struct mc_get_answer *answer) {
     key->done = false;
-    key->tried = 0;
+    key->tried = key->damaged = 0;
+    key->damaged_on_disk = false;
     for (size_t i = 0; i < key->range_count; i++) {
         key->ranges[i].status = MC_OK;
     }
@@ -148,17 +153,17 @@ static bool goes_on(const struct mc_get_key *key, const struct mc_get_answer *an
     return key->stripes > 0 && mc_ops_readable(&answer->list.replicas, key->stripes);
 }
 
-/* The bits of `tried` for the same replicas in another list. */
-static uint64_t carry_tried(const struct mc_get_key *key, const struct mc_vec *list) {
+/* The bits of a mask of replicas for the same replicas in another list. */
+static uint64_t carry(const struct mc_get_key *key, uint64_t mask, const struct mc_vec *list) {
     const struct mw_replica *old = key->list.replicas.items;
     const struct mw_replica *replica = list->items;
-    uint64_t tried = 0;
-    for (size_t i = 0; key->tried >> i != 0 && i < key->list.replicas.count && i < 64; i++) {
-        for (size_t j = 0; (key->tried >> i & 1) != 0 && j < list->count && j < 64; j++) {
-            tried |= (uint64_t)(old[i].id == replica[j].id) << j;
+    uint64_t out = 0;
+    for (size_t i = 0; i < key->list.replicas.count && i < 64 && mask >> i != 0; i++) {
+        for (size_t j = 0; (mask >> i & 1) != 0 && j < list->count && j < 64; j++) {
+            out |= (uint64_t)(old[i].id == replica[j].id) << j;
         }
     }
-    return tried;
+    return out;
 }
 
 /* The list still names the replica. That of a disk is known by its id: the bytes under it do not
@@ -216,7 +221,8 @@ static void renewed(struct mc_get_chunk *chunk, struct mc_get_key *key,
     size_t index;
     bool on =
         key->offset > 0 && answer->answered_ns < key->lease_end_ns && goes_on(key, answer, &index);
-    key->tried = carry_tried(key, &answer->list.replicas);
+    key->tried = carry(key, key->tried, &answer->list.replicas);
+    key->damaged = carry(key, key->damaged, &answer->list.replicas);
     key->version = answer->version;
     if (on) {
         key->list = answer->list;
@@ -520,10 +526,12 @@ static void verify(struct mc_get_chunk *chunk, struct mc_get_key *key, uint64_t 
                  (int)key->key.len, key->key.ptr, (unsigned long long)key->replica->id,
                  (int)key->replica->memory.endpoint.len, key->replica->memory.endpoint.ptr);
         if (!mc_get_mend(chunk, key)) {
-            key->tried |= 1ull << key->replica_index;
+            uint64_t read = 1ull << key->replica_index;
             for (unsigned i = 0; i < key->stripes; i++) { /* nobody knows which */
-                key->tried |= 1ull << key->chosen[i];
+                read |= 1ull << key->chosen[i];
             }
+            key->tried |= read;
+            key->damaged |= read;
             start_over(key, MC_CHECKSUM_MISMATCH);
             return;
         }
@@ -584,7 +592,7 @@ static void read_chunk(struct mc_get_chunk *chunk) {
         if (mc_ops_now(chunk->ops) >= chunk->deadline_ns) {
             for (size_t i = 0; i < chunk->count; i++) {
                 if (!chunk->keys[i].done) {
-                    mc_get_finish(&chunk->keys[i], MC_TRANSFER_FAIL);
+                    mc_get_finish(&chunk->keys[i], mc_get_why(&chunk->keys[i], MC_TRANSFER_FAIL));
                 }
             }
             return;

@@ -9,6 +9,7 @@ struct mc_get_disk {
     uint64_t id; /* of the replica */
     struct mc_str endpoint, file;
     uint64_t size;
+    bool lost; /* the file has not got the object */
 };
 
 struct mc_get_key {
@@ -23,8 +24,9 @@ struct mc_get_key {
     struct mw_replica_list list;
     const struct mw_replica *replica; /* being read; NULL = choose. Of a striped one the first */
     size_t replica_index;
-    uint8_t *chosen; /* of a striped one: where each stripe is read, by its place in the list */
-    uint64_t tried;  /* bit per replica of `list` that failed */
+    uint8_t *chosen;  /* of a striped one: where each stripe is read, by its place in the list */
+    uint64_t tried;   /* bit per replica of `list` that failed, */
+    uint64_t damaged; /* and that gave other bytes than were written */
     uint64_t object_size;
     uint64_t version;       /* 0 = the master was not asked for it */
     uint64_t striped_bytes; /* object_size when the object is striped, else 0 */
@@ -39,6 +41,7 @@ struct mc_get_key {
     struct mc_get_disk *disks; /* ops_get_disk.c: where it lies on disk; */
     size_t disk_count;
     size_t disk_next; /* those before it were tried */
+    bool damaged_on_disk;
     bool done;
 };
 
@@ -61,6 +64,8 @@ struct mc_get_chunk {
 };
 
 void mc_get_finish(struct mc_get_key *key, enum mc_status status);
+/* What a failure is called: damage that was seen is not hidden by a copy that cannot be read. */
+enum mc_status mc_get_why(const struct mc_get_key *key, enum mc_status status);
 
 /* ---- the stream of a key: ops_get_stream.c ---- */
 

@@ -8,6 +8,12 @@
  * when the checksum is another's, and when the last copy could not be read: disks give no lease,
  * and the object may have been replaced. Where it names another copy the key begins again with that
  * answer; a session does not, for which the answer is the renewal of its lease, too.
+ *
+ * A file that is not there, has another length or other bytes, while the master still names it,
+ * will never have the object again: the master is told, so that the key is missing or can be read
+ * elsewhere, and can be put. (The word names the key alone. When the object is replaced between
+ * the master's answer and that word the new one loses its file, never its value's place to
+ * another.)
  */
 #include "client/ops_get.h"
 
@@ -101,10 +107,12 @@ static void describe_disk_read(struct mc_get_chunk *chunk, struct mc_get_key *ke
 /* ---- whether ---- */
 
 /* The disk has been read. True when the master has to say what that means: nothing says yet that
- * the bytes are the object's, or they are not, or no disk is left to ask, and the object may have
- * been replaced meanwhile. */
-static bool is_doubtful(struct mc_get_chunk *chunk, struct mc_get_key *key, enum mc_status status) {
+ * the bytes are the object's, or they are not, or the file is not there, or no disk is left to ask,
+ * and the object may have been replaced meanwhile. */
+static bool is_doubtful(struct mc_get_chunk *chunk, struct mc_get_key *key,
+                        const struct mc_ops_disk_read *read) {
     const struct mc_slice *slices;
+    enum mc_status status = read->status;
     bool checked = mc_get_is_checked(chunk, key, &slices);
     if (status == MC_OK && mc_get_is_damaged(chunk, key)) {
         status = MC_CHECKSUM_MISMATCH;
@@ -112,9 +120,13 @@ static bool is_doubtful(struct mc_get_chunk *chunk, struct mc_get_key *key, enum
     if (status == MC_LEASE_EXPIRED) { /* of the owner's memory: this is not the object's lease */
         status = MC_TRANSFER_FAIL;
     }
+    struct mc_get_disk *disk = &key->disks[key->disk_next - 1];
+    disk->lost = disk->file.len > 0 && (read->lost || status == MC_CHECKSUM_MISMATCH);
     mc_get_finish(key, status);
-    return status == MC_OK ? !checked
-                           : status == MC_CHECKSUM_MISMATCH || key->disk_next == key->disk_count;
+    if (status == MC_OK) {
+        return !checked;
+    }
+    return status == MC_CHECKSUM_MISMATCH || disk->lost || key->disk_next == key->disk_count;
 }
 
 static void say_damaged(struct mc_get_chunk *chunk, const struct mc_get_key *key) {
@@ -137,16 +149,27 @@ static bool named(const struct mc_get_answer *answer, uint64_t id) {
     return false;
 }
 
+/* What the copy that the master still names gave is the key's end, unless there is another. */
+static void settle(struct mc_get_chunk *chunk, struct mc_get_key *key, enum mc_status read) {
+    if (read == MC_CHECKSUM_MISMATCH) {
+        say_damaged(chunk, key);
+        key->damaged_on_disk = true;
+    }
+    mc_get_finish(key, read != MC_OK ? mc_get_why(key, read) : MC_OK);
+}
+
 /* The keys at index[0..n) were read from the disk before their next one, as their status says. */
 static void confirm(struct mc_get_chunk *chunk, const uint32_t *index, size_t n) {
     struct mc_vec answers = {0};
+    struct mc_str *lost = mc_arena_alloc(&chunk->call->arena, n * sizeof(*lost));
+    size_t lost_count = 0;
     enum mc_status status = mc_get_request(chunk, index, n, &answers);
     uint64_t answered = mc_ops_now(chunk->ops);
     for (size_t i = 0; i < n; i++) {
         struct mc_get_key *key = &chunk->keys[index[i]];
         enum mc_status read = key->item->status;
         if (status != MC_OK) {
-            mc_get_finish(key, read != MC_OK ? read : status);
+            mc_get_finish(key, mc_get_why(key, read != MC_OK ? read : status));
             continue;
         }
         struct mc_get_answer answer = mc_get_answer_at(chunk, &answers, i, answered);
@@ -158,16 +181,23 @@ static void confirm(struct mc_get_chunk *chunk, const uint32_t *index, size_t n)
             }
             continue;
         }
-        if (there && read == MC_CHECKSUM_MISMATCH) {
-            say_damaged(chunk, key);
+        if (there) {
+            settle(chunk, key, read);
+        } else {
+            mc_get_finish(key, mc_get_why(key, MC_TRANSFER_FAIL));
         }
-        mc_get_finish(key, there ? read : MC_TRANSFER_FAIL);
+        if (there && key->disks[key->disk_next - 1].lost) {
+            lost[lost_count++] = key->key;
+        }
         if (key->session != NULL) { /* may finish it otherwise */
             mc_get_session_renewed(key, &answer);
         }
         if (key->item->status == MC_LEASE_EXPIRED) {
             key->disk_next = key->disk_count;
         }
+    }
+    if (lost_count > 0) {
+        mc_ops_files_lost(chunk->ops, lost, lost_count, chunk->deadline_ns);
     }
 }
 
@@ -201,7 +231,7 @@ static bool read_next(struct mc_get_chunk *chunk) {
     size_t doubtful = 0;
     for (size_t i = 0; i < count; i++) {
         struct mc_get_key *key = &chunk->keys[index[i]];
-        if (is_doubtful(chunk, key, reads[i].status)) {
+        if (is_doubtful(chunk, key, &reads[i])) {
             index[doubtful++] = index[i];
         }
     }

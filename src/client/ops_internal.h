@@ -154,6 +154,7 @@ struct mc_ops_disk_read {
     const struct mc_store_range *pieces; /* in memory, by their offset in the object */
     size_t piece_count;
     bool done;
+    bool lost; /* the file is not there, or is not the object: reading it again is in vain */
     enum mc_status status;
 };
 /* ops_disk.c: asks the owners to bring the objects to memory, moves them here, says so. */
@@ -167,6 +168,8 @@ MC_MUST_USE enum mc_status mc_ops_file_write(struct mc_ops *ops, struct mc_str p
                                              const struct mc_slice *slices, size_t count,
                                              uint64_t length);
 void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read);
+/* Tells the master that the keys' files have not got their objects. */
+void mc_ops_files_lost(struct mc_ops *ops, struct mc_str *keys, size_t count, uint64_t deadline_ns);
 /* No other put writes to a path like this: our master's names, not upstream's, which are the key's.
  * The path is allowed. */
 bool mc_ops_file_own_name(const struct mc_ops *ops, struct mc_str path);

@@ -143,6 +143,41 @@ static void an_upsert_is_read_from_its_own_file(void **state) {
     wait_until_deleted(second.file_path);
 }
 
+static enum mc_status try_get(const char *key) {
+    size_t length;
+    return mc_store_get(stores[0], key, got, SIZE, &length);
+}
+
+/* A file that somebody deleted or cut: the first reader says so to the master, and is told that the
+ * read failed; then the key is free. */
+static void a_file_that_is_gone_is_told_to_the_master(void **state) {
+    struct mc_replica_info info;
+    char away[64], home[64];
+    for (unsigned cut = 0; cut < 2; cut++) {
+        upsert(0, "lost", 10 + cut);
+        find_file(0, "lost", &info);
+        drop_memory(0, "lost");
+        expect(0, "lost", 10 + cut);
+        assert_int_equal(cut ? truncate(info.file_path, SIZE - 1) : unlink(info.file_path), 0);
+        assert_int_equal(try_get("lost"), MC_FILE_READ_FAIL);
+        assert_int_equal(try_get("lost"), MC_OBJECT_NOT_FOUND);
+        mc_test_fill(bytes, SIZE, 20 + cut);
+        assert_ok(mc_store_put(stores[0], "lost", bytes, SIZE, NULL));
+        expect(0, "lost", 20 + cut);
+    }
+    char *metrics = mc_store_metrics(stores[0]);
+    assert_non_null(strstr(metrics, "\nmooncake_client_files_lost 2\n"));
+    free(metrics);
+    upsert(0, "away", 12); /* a file system that is not mounted says nothing about files */
+    drop_memory(0, "away");
+    snprintf(home, sizeof(home), "%s/c", folder);
+    snprintf(away, sizeof(away), "%s/d", folder);
+    assert_int_equal(rename(home, away), 0);
+    assert_int_equal(try_get("away"), MC_FILE_READ_FAIL);
+    assert_int_equal(rename(away, home), 0);
+    expect(0, "away", 12);
+}
+
 static void tenants_do_not_meet(void **state) {
     struct mc_replica_info mine, theirs;
     upsert(0, "same", 3);
@@ -195,6 +230,7 @@ static void a_new_master_has_the_old_ones_files_deleted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_upsert_is_read_from_its_own_file),
+        cmocka_unit_test(a_file_that_is_gone_is_told_to_the_master),
         cmocka_unit_test(tenants_do_not_meet),
         cmocka_unit_test(a_new_master_has_the_old_ones_files_deleted),
     };

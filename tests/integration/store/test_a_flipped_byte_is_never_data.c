@@ -336,7 +336,20 @@ static void in_a_file(void **state) {
     drop_memory("file");
     assert_ok(get(tcp, "file"));
     flip_file();
-    expect_mismatch(tcp, "file");
+    assert_int_equal(get(tcp, "file"), MC_CHECKSUM_MISMATCH);
+    assert_int_equal(get(tcp, "file"), MC_OBJECT_NOT_FOUND); /* the master was told */
+    put("file");
+    assert_ok(get(tcp, "file"));
+}
+
+/* What was proved first is what the reader hears, not why the other copy could not be read. */
+static void in_memory_with_its_file_gone(void **state) {
+    put("both");
+    struct mc_replica_info file = wait_replica("both", IN_FILE);
+    struct mc_replica_info replica = wait_replica("both", MEMORY);
+    flip_memory(&replica);
+    assert_int_equal(unlink(file.file_path), 0);
+    expect_mismatch(tcp, "both");
 }
 
 int main(void) {
@@ -352,6 +365,7 @@ int main(void) {
     };
     const struct CMUnitTest with_files[] = {
         cmocka_unit_test(in_a_file),
+        cmocka_unit_test(in_memory_with_its_file_gone),
     };
     int failed = cmocka_run_group_tests(tests, start_with_ssd, stop_cluster);
     failed += cmocka_run_group_tests(with_promotion, start_with_promotion, stop_cluster);
