@@ -305,7 +305,9 @@ MC_MUST_USE enum mc_status mc_store_move(struct mc_store *s, const char *key, co
 MC_MUST_USE enum mc_status mc_store_task(struct mc_store *s, struct mc_store_task_id id,
                                          struct mc_store_task *task);
 /* Takes away the replicas on `segment` (NULL or "" = all, and so the object) of the keys that this
- * store has put, that are complete and that nobody has a lease on; cleared[i] says which. */
+ * store has put, that are complete and that nobody has a lease on; cleared[i] says which. The
+ * request names no tenant, as in upstream's protocol: it is about keys of the tenant "default"
+ * whatever the store's is, and takes nothing of another tenant's (cleared[i] is false). */
 MC_MUST_USE enum mc_status mc_store_clear_replicas(struct mc_store *s, const char *const *keys,
                                                    size_t count, const char *segment,
                                                    bool *cleared);

@@ -4,7 +4,7 @@
  *
  * Each goes by an id of its own, as puts do (client/ops.h): the master gives one up that takes too
  * long, and its late end must not end the next one of the same key. A master that takes only the
- * client's own (upstream's) gets that.
+ * client's own (upstream's) gets that, and so does every master of what never had memory.
  *
  * The bytes are verified by the tier before they are written anywhere. A write that ended in doubt
  * (its bytes may still arrive) is not reported as failed, because the master would hand the place
@@ -21,11 +21,12 @@ struct promotion {
     struct mc_tier *tier;
     const struct mw_disk_task *task;
     struct mc_uuid writer;
+    struct mc_uuid holder; /* who ends it: the client what it was only given, the writer the rest */
 };
 
 static enum mc_status notify(struct promotion *p, enum mc_master_rpc rpc) {
     struct mw_a_client_key args = {
-        .client = p->writer, .key = p->task->key, .tenant = p->task->tenant};
+        .client = p->holder, .key = p->task->key, .tenant = p->task->tenant};
     struct mw_e_void ret;
     MC_TRY(
         mc_ops_rpc(p->ops, p->call, rpc, &args, &ret, mc_ops_deadline(p->ops), MC_OPS_IDEMPOTENT));
@@ -51,9 +52,13 @@ static enum mc_status ask_for_memory(struct promotion *p, uint64_t size, struct 
                                         .tenant = p->task->tenant,
                                         .size = size,
                                         .segments = {&segment, segment.len > 0}};
+    p->holder = p->writer; /* also when the answer is lost */
     MC_TRY(mc_ops_rpc(p->ops, p->call, MC_RPC_PromotionAllocStart, &args, start,
                       mc_ops_deadline(p->ops), MC_OPS_ONCE));
     enum mc_status status = mc_ops_status(start->error);
+    if (status != MC_OK) {
+        p->holder = p->ops->client;
+    }
     if (status == MC_ILLEGAL_CLIENT && !mc_uuid_eq(p->writer, p->ops->client)) {
         p->writer = p->ops->client;
         return ask_for_memory(p, size, segment, start);
@@ -115,6 +120,7 @@ size_t mc_offload_promote(struct mc_ops *ops, struct mc_tier *tier, struct mc_st
                               .call = mc_ops_begin(ops),
                               .tier = tier,
                               .task = (const struct mw_disk_task *)ret.value.items + i,
+                              .holder = ops->client,
                               .writer = plain ? ops->client : mc_ops_fresh_writer(ops)};
         promote(&p, segment);
         mc_ops_end(ops, p.call);

@@ -22,9 +22,11 @@ static const struct mc_option table[] = {
     OPT(STRING, config_path,
         .doc = "JSON or YAML file with options by name; the command line overrides it"),
     /* ---- RPC ---- */
-    OPT(I64, rpc_port, .default_value = "0", .max = 65535,
-        .doc = "RPC port; 0 = the value of --port"),
-    OPT(I64, port, .default_value = "50051", .max = 65535, .doc = "RPC port when rpc_port is 0"),
+    OPT(I64, rpc_port, .default_value = "-1", .min = -1, .max = 65535,
+        .doc = "RPC port; 0 = the value of --port if that is given, else any free one, which the "
+               "log names; -1 = the value of --port"),
+    OPT(I64, port, .default_value = "-1", .min = -1, .max = 65535,
+        .doc = "RPC port when rpc_port names none; 0 = any free one; -1 = 50051"),
     OPT(I64, rpc_thread_num, .default_value = "0", .max = 1024,
         .doc = "RPC threads; 0 = as many as cores that it may use, at most max_threads"),
     OPT(I64, max_threads, .default_value = "16", .min = 1, .max = 1024,
@@ -404,6 +406,15 @@ static enum mc_status apply_events(const struct mc_master_options *o,
     return MC_OK;
 }
 
+/* Upstream's 0 is "not given", and its list of all flags with their defaults must go on meaning
+ * 50051; but who asks for 0 and for nothing else does not mean that. */
+static uint16_t rpc_port(const struct mc_master_options *o) {
+    if (o->rpc_port > 0 || (o->rpc_port == 0 && o->port < 0)) {
+        return (uint16_t)o->rpc_port;
+    }
+    return (uint16_t)(o->port < 0 ? 50051 : o->port);
+}
+
 enum mc_status mc_master_options_apply(const struct mc_master_options *o,
                                        struct mc_master_service_config *config, char *address,
                                        struct mc_buf *error) {
@@ -420,7 +431,7 @@ enum mc_status mc_master_options_apply(const struct mc_master_options *o,
         MC_TRY(interface_address(o->rpc_interface, address, error));
         config->rpc_host = address;
     }
-    config->rpc_port = (uint16_t)(o->rpc_port != 0 ? o->rpc_port : o->port);
+    config->rpc_port = rpc_port(o);
     config->rpc_threads = rpc_threads(o);
     config->rpc_idle_timeout_ms = (uint32_t)o->rpc_conn_timeout_seconds * 1000;
     config->rpc_no_delay = o->rpc_enable_tcp_no_delay;

@@ -35,6 +35,7 @@ struct batch {
     struct mc_list link;
     uint64_t id;
     bool given;
+    struct mc_uuid to; /* whom it was given to last */
     uint64_t given_ms;
     size_t count;
     struct mc_buf paths; /* each with a NUL behind it */
@@ -255,10 +256,12 @@ static struct batch *next_batch_locked(struct mc_files *f, uint64_t now_ms) {
     return NULL;
 }
 
-static size_t acknowledge_locked(struct mc_files *f, uint64_t id) {
+/* Only of whom has it now: what another could not delete in a minute is not gone because of a word
+ * about that other try. */
+static size_t acknowledge_locked(struct mc_files *f, uint64_t id, struct mc_uuid client) {
     for (struct mc_list *at = f->batches.next; at != &f->batches; at = at->next) {
         struct batch *b = mc_container_of(at, struct batch, link);
-        if (b->id == id && b->given) {
+        if (b->id == id && b->given && mc_uuid_eq(b->to, client)) {
             size_t count = b->count;
             drop_batch_locked(f, b);
             return count;
@@ -267,7 +270,8 @@ static size_t acknowledge_locked(struct mc_files *f, uint64_t id) {
     return 0;
 }
 
-void mc_files_take(struct mc_call *call, uint64_t done, struct mw_dead_files *out) {
+void mc_files_take(struct mc_call *call, const struct mw_a_dead_files *a,
+                   struct mw_dead_files *out) {
     struct mc_files *f = call->m->files;
     *out = (struct mw_dead_files){0};
     if (!f) {
@@ -275,7 +279,7 @@ void mc_files_take(struct mc_call *call, uint64_t done, struct mw_dead_files *ou
     }
     out->keep = mc_arena_str(call->arena, (struct mc_str){f->directory.data, f->directory.len});
     mc_lock_acquire(&f->lock);
-    size_t deleted = done != 0 ? acknowledge_locked(f, done) : 0;
+    size_t deleted = a->done != 0 ? acknowledge_locked(f, a->done, a->client) : 0;
     struct batch *b = next_batch_locked(f, call->now_ms);
     if (b) {
         struct mc_str *paths = mc_arena_alloc(call->arena, (b->count + 1) * sizeof(*paths));
@@ -286,6 +290,7 @@ void mc_files_take(struct mc_call *call, uint64_t done, struct mw_dead_files *ou
             all.ptr += len + 1;
         }
         b->given = true;
+        b->to = a->client;
         b->given_ms = call->now_ms;
         out->batch = b->id;
         out->paths = (struct mc_vec){paths, b->count};

@@ -35,7 +35,8 @@ enum mc_status mc_file_forget(struct mc_call *call, const struct mc_key *key);
 
 /* ---- files to be deleted ---- */
 
-/* The next batch for a client that has deleted those of the batch `done` (0 = none). */
-void mc_files_take(struct mc_call *call, uint64_t done, struct mw_dead_files *out);
+/* The next batch for a client that may have deleted those of the one before. */
+void mc_files_take(struct mc_call *call, const struct mw_a_dead_files *a,
+                   struct mw_dead_files *out);
 
 #endif

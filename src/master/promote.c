@@ -354,7 +354,8 @@ enum mc_status mc_promote_start(struct mc_call *call, const struct mc_key *key,
     return status;
 }
 
-/* A claimed object whose client gave up before it asked for memory. */
+/* A claimed object whose client gave up before it had memory: in its own name, because the id that
+ * memory is asked for under may be that of an earlier promotion. */
 static enum mc_status release_claim(struct mc_call *call, const struct mc_key *key,
                                     struct mc_uuid client) {
     struct mc_shard *shard = mc_shard_of(call->m, key->hash);
@@ -362,7 +363,7 @@ static enum mc_status release_claim(struct mc_call *call, const struct mc_key *k
     mc_lock_acquire(&shard->lock);
     struct mc_object *o = mc_object_find(call->m, shard, key);
     if (o && o->ext && o->ext->promotion == MARK_CLAIMED) {
-        bool holder = mc_same_client(o->ext->promotion_client, client);
+        bool holder = mc_uuid_eq(o->ext->promotion_client, client);
         set_mark(call->m, o, holder ? MARK_NONE : MARK_CLAIMED);
         status = holder ? MC_OK : MC_ILLEGAL_CLIENT;
     }

@@ -25,9 +25,8 @@ void mc_rpc_SyncDisk(struct mc_call *call, const void *args, void *ret) {
 }
 
 void mc_rpc_TakeDeadFiles(struct mc_call *call, const void *args, void *ret) {
-    const struct mw_a_dead_files *a = args;
     struct mw_e_dead_files *r = ret;
-    mc_files_take(call, a->done, &r->value);
+    mc_files_take(call, args, &r->value);
 }
 
 void mc_rpc_OnDisk(struct mc_call *call, const void *args, void *ret) {

@@ -153,10 +153,13 @@ bool nvmekv_delete(struct nvmekv_backend *b, const struct mc_tier_entry *e, uint
     return good;
 }
 
-/* A root that a put has replaced meanwhile haunts nobody. Needs put_lock. */
+/* A few of them, the oldest: a device that does not answer costs each its time, and puts and
+ * removals wait meanwhile. What is kept goes behind the others. A root that a put has replaced
+ * meanwhile haunts nobody. Needs put_lock. */
 static void lay_ghosts(struct nvmekv_backend *b) {
-    unsigned kept = 0;
-    for (unsigned i = 0; i < b->ghost_count; i++) {
+    struct nvmekv_ghost again[NVMEKV_GHOSTS_LAID];
+    unsigned kept = 0, count = (unsigned)mc_min_u64(b->ghost_count, NVMEKV_GHOSTS_LAID);
+    for (unsigned i = 0; i < count; i++) {
         const struct nvmekv_ghost *ghost = &b->ghosts[i];
         pthread_mutex_lock(&b->face.lock);
         bool gone = mc_tier_index_find_hash(&b->face.index, ghost->hash) != NULL;
@@ -167,10 +170,13 @@ static void lay_ghosts(struct nvmekv_backend *b) {
             gone = command.status == MC_NVME_OK || command.status == MC_NVME_NO_SUCH_KEY;
         }
         if (!gone) {
-            b->ghosts[kept++] = *ghost;
+            again[kept++] = *ghost;
         }
     }
-    b->ghost_count = kept;
+    b->ghost_count -= count;
+    memmove(b->ghosts, b->ghosts + count, b->ghost_count * sizeof(*b->ghosts));
+    memcpy(b->ghosts + b->ghost_count, again, kept * sizeof(*again));
+    b->ghost_count += kept;
 }
 
 /* ---- questions and removals ---- */

@@ -28,7 +28,8 @@ struct nvmekv_key {
 };
 _Static_assert(sizeof(struct nvmekv_key) == 16, "the longest key that a command holds");
 
-#define NVMEKV_GHOSTS 64u
+#define NVMEKV_GHOSTS      64u
+#define NVMEKV_GHOSTS_LAID 8u /* at once */
 
 struct nvmekv_head {
     uint64_t size, tag;

@@ -476,8 +476,8 @@ struct mw_a_on_disk {
     struct mc_vec items /* mw_disk_item */;
 };
 struct mw_a_dead_files {
-    struct mc_uuid client;
-    uint64_t done; /* the `batch` of the last answer, whose files are deleted; 0 = none */
+    struct mc_uuid client; /* who asks: a batch is acknowledged by whom it was given to */
+    uint64_t done;         /* the `batch` of the last answer, whose files are deleted; 0 = none */
 };
 struct mw_dead_files {
     uint64_t batch; /* 0 = nothing is to be deleted */

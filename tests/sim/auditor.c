@@ -91,6 +91,23 @@ static void check_liveness(struct sim *sim, struct sim_process *process) {
     }
 }
 
+/* The master names files that are gone only until somebody has asked for them. */
+static void check_files(struct sim *sim, struct sim_process *process) {
+    mc_ops_find_files(process->ops);
+    for (unsigned key = 0; sim->shared != NULL && key < SIM_KEYS && !process->dead; key++) {
+        uint8_t buffer[SIM_VALUE_MAX];
+        struct mc_slice slice = {buffer, sizeof(buffer)};
+        struct mc_store_item item = {.slices = &slice, .slice_count = 1};
+        item.key = sim_key_text(sim, key);
+        for (unsigned i = 0; i < 2 && !sim_key_is_guests(sim, key); i++) {
+            MC_ASSERT(mc_ops_get(process->ops, &item, 1) == MC_OK);
+        }
+        if (item.status == MC_FILE_READ_FAIL && !process->dead) {
+            sim_fail(sim, "the master still names a file for %s that is gone", item.key);
+        }
+    }
+}
+
 /* ---- the books ---- */
 
 struct books {
@@ -157,6 +174,7 @@ static void audit(struct sim *sim, struct sim_process *process) {
     uint64_t removed;
     sim_sleep(process, SIM_LATE_NS); /* what is still on its way arrives */
     await_nodes(sim, process);
+    check_files(sim, process);
     check_liveness(sim, process);
     sim_sleep(process, profile->release_ms * MC_MS + MC_SEC);
     if (process->dead || sim->result->failed) {

@@ -316,6 +316,22 @@ void sim_disk_crash(struct sim_disk *disk, bool power) {
     disk->busy_ns = 0;
 }
 
+const char *sim_disk_lose_file(struct sim_disk *disk) {
+    for (unsigned tries = 0; tries < 8; tries++) {
+        struct sim_name *name = &disk->names[mc_rng_below(disk->rng, disk->name_count)];
+        if (name->file->directory || name->file->size == 0) {
+            continue;
+        }
+        if (mc_rng_below(disk->rng, 2) == 0) {
+            sim_file_resize(name->file, name->file->size - 1);
+            return "cut";
+        }
+        sim_disk_unlink(disk, name->path);
+        return "deleted";
+    }
+    return NULL;
+}
+
 bool sim_disk_turn_bit(struct sim_disk *disk) {
     for (unsigned tries = 0; tries < 8 && disk->counts.bits_turned == 0; tries++) {
         struct sim_file *file = disk->names[mc_rng_below(disk->rng, disk->name_count)].file;

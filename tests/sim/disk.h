@@ -55,6 +55,11 @@ void sim_disk_keep_meta(struct sim_disk *disk);
  * false when there is none to turn. */
 bool sim_disk_turn_bit(struct sim_disk *disk);
 
+/* Somebody deletes a file, or cuts off its last byte, at rest; what was done, or NULL: there is
+ * none.
+ */
+const char *sim_disk_lose_file(struct sim_disk *disk);
+
 const struct sim_disk_counts *sim_disk_counts(const struct sim_disk *disk);
 /* Time that the operations since the last question take. */
 uint64_t sim_disk_busy_ns(struct sim_disk *disk);

@@ -1,7 +1,8 @@
 /*
  * The file system that all clients share, for DISK replicas: one disk, whose power stays. Whoever
  * names a file there may wait, a moment or very long, while the others go on: between the bytes and
- * the rename, between the rename and the word to the master, before an old file is opened.
+ * the rename, between the rename and the word to the master, before an old file is opened. Now and
+ * then somebody deletes a file by hand, or cuts it.
  */
 #include "sim/sim.h"
 
@@ -30,6 +31,14 @@ void sim_shared_make(struct sim *sim) {
 void sim_shared_faults(struct sim *sim, unsigned of_10000) {
     if (sim->shared != NULL) {
         sim_disk_set_faults(sim->shared, (struct sim_disk_faults){of_10000, of_10000, of_10000});
+    }
+}
+
+void sim_shared_lose(struct sim *sim) {
+    const char *lost = sim->shared != NULL ? sim_disk_lose_file(sim->shared) : NULL;
+    if (lost != NULL) {
+        SIM_COUNT(sim, files_lost);
+        sim_trace(sim, "a file is %s by hand", lost);
     }
 }
 

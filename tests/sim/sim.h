@@ -86,7 +86,7 @@ struct sim_options {
     X(mortal_puts) X(conditional_puts) X(conditional_puts_ok) X(conditional_puts_refused) \
     X(listings) X(keys_listed) X(put_sessions) X(put_sessions_ok) X(get_sessions) X(get_sessions_ok) \
     X(clock_jumps) X(puts_over_quota) X(quota_checks) \
-    X(file_reads) X(file_writes) X(files_deleted) \
+    X(file_reads) X(file_writes) X(files_deleted) X(files_lost) X(files_told) \
     X(striped_puts) X(striped_copies) X(stripes_moved) X(striped_lists) X(stripes_missing) \
     X(hot_hits) X(hot_fills) X(hot_evictions) X(guest_puts_ok) X(guest_gets_ok) \
     X(drains) X(drains_succeeded) X(drains_failed) X(drains_cancelled) X(checksum_mismatches) X(overwritten_in_place) X(fscks) X(leases_tracked) X(operations_judged)
@@ -162,6 +162,7 @@ struct sim_profile {
     uint64_t quota;        /* of the tenant "default"; 0 = there are none, */
     uint64_t guest_quota;  /* and of the other one */
     unsigned jump;         /* share of one fault event: a clock jumps */
+    unsigned file_loss;    /* the same: somebody deletes or cuts a file of the clients' */
     uint64_t stripe_bytes; /* of half of the clients; 0 = nothing is striped */
     bool drains;           /* nodes are drained now and then */
     bool force;            /* removals may take what is leased */
@@ -390,6 +391,8 @@ void sim_ssd_after(struct sim *sim, uint32_t function_id, struct sim_process *pr
 #define SIM_SHARED SIM_DISK_ROOT "shared"
 void sim_shared_make(struct sim *sim); /* if the profile wants one */
 void sim_shared_faults(struct sim *sim, unsigned of_10000);
+/* Somebody deletes a file by hand, or cuts it. */
+void sim_shared_lose(struct sim *sim);
 void sim_shared_free(struct sim *sim);
 
 void sim_hot_make(struct sim_process *process); /* if the profile wants one, and it is a client */

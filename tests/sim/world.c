@@ -191,6 +191,7 @@ void sim_process_end(struct sim_process *process) {
     coverage->tasks_failed += (uint64_t)mc_metric_get(&counters->task_failures);
     coverage->disk_reads += (uint64_t)mc_metric_get(&counters->disk_reads);
     coverage->disk_read_failures += (uint64_t)mc_metric_get(&counters->disk_read_failures);
+    coverage->files_told += (uint64_t)mc_metric_get(&counters->files_lost);
     coverage->checksum_mismatches += (uint64_t)mc_metric_get(&counters->checksum_mismatches);
     mc_ops_destroy(process->ops);
     process->ops = NULL;
@@ -424,7 +425,7 @@ static void fault_event(struct sim *sim, void *arg, uint64_t word) {
     struct sim_node *node = &sim->nodes[mc_rng_below(&sim->rng, SIM_NODES)];
     struct sim_client *client = &sim->clients[mc_rng_below(&sim->rng, SIM_CLIENTS)];
     unsigned all = p->crash_client + p->crash_node + p->crash_master + p->cut + p->leave +
-                   p->power + p->jump + p->bit_rot;
+                   p->power + p->jump + p->file_loss + p->bit_rot;
     unsigned pick = all > 0 ? (unsigned)mc_rng_below(&sim->rng, all) : 0;
     if (all == 0) {
         return;
@@ -443,6 +444,8 @@ static void fault_event(struct sim *sim, void *arg, uint64_t word) {
         cut_power(sim, node);
     } else if ((pick -= p->power) < p->jump) {
         jump(sim, sim_odds(sim, 30) ? &node->process : &client->process);
+    } else if ((pick -= p->jump) < p->file_loss) {
+        sim_shared_lose(sim);
     } else {
         turn_bit(sim, node);
     }
@@ -470,6 +473,7 @@ static void choose_faults(struct sim *sim) {
     p->cut = one_of(sim, 0, 2, 4);
     p->leave = one_of(sim, 0, 0, 1);
     p->jump = one_of(sim, 0, 0, 2);
+    p->file_loss = p->files ? one_of(sim, 0, 2, 4) : 0;
     if (p->ssd) {
         p->power = one_of(sim, 0, 2, 4);
         p->bit_rot = one_of(sim, 0, 0, 3);
@@ -545,6 +549,12 @@ static void choose_profile(struct sim *sim) {
 
 static void settle_down(struct sim *sim) {
     sim_trace(sim, "calm");
+    for (unsigned i = 0; i < sim->profile.file_loss; i++) {
+        sim_shared_lose(sim);
+    }
+    for (unsigned i = 0; i < SIM_NODES && sim->profile.file_loss > 0; i++) {
+        crash_node(sim, &sim->nodes[i]); /* what is left is in files */
+    }
     sim->calm = true;
     sim->auditing = true;
     sim_shared_faults(sim, 0);

@@ -88,6 +88,30 @@ def files(closing, scratch):
         time.sleep(0.01)
 
 
+def rpc_port_0_is_any_free_one(closing, scratch):
+    at = [BIN / "mooncake_master", "--metrics_port=0", "--rpc_address=127.0.0.1", "--metrics_host=127.0.0.1"]
+    ready = r"master ready rpc=\S+:(\d+) "
+    with socket.socket() as taken:  # whether or not somebody has 50051, this one must not want it
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 50051))
+            taken.listen()
+        except OSError:
+            pass
+        for _ in range(2):
+            master = Process([*at, "--rpc_port=0"])
+            closing.append(master)
+            check(int(master.wait_for(ready).group(1)) not in (0, 50051), "a port of its own")
+        refused("--rpc_port=-1", "--rpc_address=127.0.0.1", "--metrics_port=0", words=["50051", "in use"])
+        refused("--rpc_port=0", "--port=50051", "--rpc_address=127.0.0.1", "--metrics_port=0", words=["50051", "in use"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    master = Process([*at, "--rpc_port=0", f"--port={port}"])  # upstream's words for "as --port says"
+    closing.append(master)
+    check_equal(int(master.wait_for(ready).group(1)), port, "the port of --port")
+
+
 def a_port_in_use_is_named(closing, scratch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -174,5 +198,5 @@ def transfers(closing, scratch):
         check_equal(target.stop(15), 0, "exit status of the target")
 
 
-main(wrong_command_lines, features_that_are_not_there, every_upstream_flag_is_accepted_with_its_default, files,
+main(wrong_command_lines, features_that_are_not_there, every_upstream_flag_is_accepted_with_its_default, files, rpc_port_0_is_any_free_one,
      a_port_in_use_is_named, ipv6, sixty_four_at_once, it_is_small, the_other_programs, transfers)

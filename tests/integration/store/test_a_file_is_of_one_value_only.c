@@ -187,6 +187,12 @@ static void tenants_do_not_meet(void **state) {
     assert_int_equal(find_file(0, "same", &mine), 1);
     assert_int_equal(find_file(1, "same", &theirs), 1);
     assert_string_not_equal(mine.file_path, theirs.file_path);
+    const char *same = "same"; /* this request names no tenant, and must take nobody else's */
+    bool cleared = true;
+    assert_ok(mc_store_clear_replicas(stores[1], &same, 1, NULL, &cleared));
+    assert_false(cleared);
+    assert_int_equal(find_file(0, "same", &mine), 1);
+    assert_int_equal(find_file(1, "same", &theirs), 1);
     live_end(&node, SIGKILL); /* and with it all memory */
     expect(0, "same", 3);
     expect(1, "same", 4);

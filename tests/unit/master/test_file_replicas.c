@@ -259,6 +259,10 @@ static void test_files_of_what_is_gone_are_deleted_by_somebody(void **state) {
     args.done = 0;
     call(f, MC_RPC_TakeDeadFiles, &args, &ret); /* whoever has it may be at it */
     assert_int_equal(ret.value.batch, 0);
+    args = (struct mw_a_dead_files){client_a, first.value.batch}; /* nor is it another's to end */
+    call(f, MC_RPC_TakeDeadFiles, &args, &ret);
+    assert_int_equal(metric(f, "master_dead_files"), 2);
+    args.done = 0;
     tick_for_ms(f, 58000); /* of the minute that it has for them */
     call(f, MC_RPC_TakeDeadFiles, &args, &ret);
     assert_int_equal(ret.value.batch, 0);

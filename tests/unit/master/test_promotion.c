@@ -118,6 +118,7 @@ static void test_the_end_of_one_is_not_the_next_ones(void **state) {
     assert_int_equal(metric(f, "master_promotion_expired_total"), 1);
     assert_int_equal(get(f, "k"), 0);
     assert_int_equal(heartbeat(f), 1);
+    assert_int_equal(notify_as(f, first, false), MC_ILLEGAL_CLIENT); /* nor its claim's */
     assert_int_equal(start_as(f, second, "k", SIZE), 0);
     assert_int_equal(notify_as(f, first, true), MC_ILLEGAL_CLIENT);
     assert_int_equal(notify_as(f, first, false), MC_ILLEGAL_CLIENT);

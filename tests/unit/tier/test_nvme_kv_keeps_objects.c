@@ -40,7 +40,9 @@ static uint64_t capacity, stored_bytes;
 static uint64_t commands_left; /* then the device is gone */
 static bool no_uring;
 static uint64_t by_uring, by_ioctl;
-static int fail_opcode = -1, fail_status; /* the next command of the kind */
+static int fail_opcode = -1, fail_status; /* the next command of the kind, */
+static unsigned failures_left;            /* and so many behind it */
+static uint64_t commands_of[256];         /* by opcode */
 
 static void value_free(struct value *v) {
     free(v->bytes);
@@ -165,8 +167,10 @@ static int carry_out(const struct nvme_passthru_cmd *c, uint32_t *result) {
     assert_int_equal(c->addr % 4, 0);
     assert_int_equal(c->data_len, c->cdw10);
     assert_true(given.key_len <= 16);
+    commands_of[c->opcode]++;
     if (fail_opcode == c->opcode) {
-        fail_opcode = -1;
+        fail_opcode = failures_left > 0 ? fail_opcode : -1;
+        failures_left -= failures_left > 0;
         return fail_status;
     }
     struct value *v = find_value(&now, given.key, given.key_len);
@@ -565,6 +569,37 @@ static void test_errors_are_errors_and_not_data(void **state) {
     mc_tier_close(tier);
 }
 
+/* The master's word comes with each heartbeat, and nobody waits for sixty deletions of a device
+ * that refuses them all; each is tried in its turn. */
+static void test_few_deletions_are_tried_again_at_once(void **state) {
+    struct mc_tier *tier = open_with(MC_TIER_EVICT_NONE, 0);
+    char name[8192];
+    assert_ok(put(tier, 0, 20, 0));
+    fail_opcode = 0x10;
+    fail_status = 0x06;
+    failures_left = 1000;
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(mc_tier_remove(tier, key_of(i, name)), MC_FILE_WRITE_FAIL);
+    }
+    for (unsigned i = 0; i < 5; i++) {
+        uint64_t before = commands_of[0x10];
+        mc_tier_mark(tier, 77);
+        assert_int_equal(commands_of[0x10] - before, 8);
+        assert_int_equal(mc_tier_marked(tier), 0);
+    }
+    fail_opcode = -1;
+    failures_left = 0;
+    mc_tier_mark(tier, 77);
+    mc_tier_mark(tier, 77);
+    assert_int_equal(mc_tier_marked(tier), 0);
+    mc_tier_mark(tier, 77); /* the last four */
+    assert_int_equal(mc_tier_marked(tier), 77);
+    mc_tier_close(tier);
+    tier = open_with(MC_TIER_EVICT_NONE, 0);
+    assert_int_equal(now.count, 0);
+    mc_tier_close(tier);
+}
+
 static void test_a_namespace_with_other_things_in_it_opens(void **state) {
     struct value foreign[] = {{.key = "short", .key_len = 5, .bytes = (char *)"theirs", .len = 6},
                               {.key = "somebody else's", .key_len = 16, .len = 100}};
@@ -643,6 +678,7 @@ int main(void) {
             TEST(test_a_crash_leaves_whole_objects),
             TEST(test_a_full_device_makes_room_or_says_so),
             TEST(test_errors_are_errors_and_not_data),
+            TEST(test_few_deletions_are_tried_again_at_once),
             TEST(test_a_namespace_with_other_things_in_it_opens),
             TEST(test_readers_and_replacement_get_along),
         };
