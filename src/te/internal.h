@@ -451,6 +451,12 @@ struct mc_populate *mc_populate_start(const struct mc_pages *pages, struct mc_me
 void mc_populate_stop(struct mc_populate *p);
 
 /* memory.c */
+/* The location under which peers see memory of the engine's own (mc_memory.staging). */
+#define MC_LOCATION_STAGING "staging"
+/* mc_memory_alloc of such memory: part of the descriptor, for peers' engines move bytes through it,
+ * and never one of mc_segment_buffers, for whoever wrote there would spoil them. */
+MC_MUST_USE enum mc_status mc_memory_alloc_staging(struct mc_engine *engine, size_t length,
+                                                   void **addr);
 struct mc_memory_entry {
     struct mc_memory base; /* first */
     struct mc_engine *engine;

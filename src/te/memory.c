@@ -16,9 +16,10 @@
 #include "te/internal.h"
 
 #define USERS_DRAINING        0x80000000u
-#define DESCRIPTOR_FIXED      1024 /* bytes of descriptor JSON apart from buffers */
-#define DESCRIPTOR_PER_BUFFER 120  /* and for each, apart from its location */
-#define DESCRIPTOR_PER_KEY    12   /* and for each key of a NIC */
+#define DESCRIPTOR_FIXED      1024        /* bytes of descriptor JSON apart from buffers */
+#define DESCRIPTOR_PER_BUFFER 120         /* and for each, apart from its location */
+#define DESCRIPTOR_PER_KEY    12          /* and for each key of a NIC */
+#define ALLOC_STAGING         0x80000000u /* beside the public flags */
 
 void mc_memory_init(struct mc_engine *engine) {
     pthread_rwlock_init(&engine->memory_lock, NULL);
@@ -168,7 +169,8 @@ void mc_memory_snapshot(struct mc_engine *engine, struct mc_segment_desc *desc) 
         struct mc_segment_desc_buffer *b = &desc->buffers[desc->buffer_count++];
         b->addr = m->addr;
         b->length = m->length;
-        memcpy(b->location, m->location, sizeof(b->location));
+        snprintf(b->location, sizeof(b->location), "%s",
+                 m->staging ? MC_LOCATION_STAGING : m->location);
         b->shm_slot = m->shm_slot;
         b->shm_mappable = m->memfd >= 0;
         b->on_device = m->on_device;
@@ -333,6 +335,7 @@ static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t leng
     entry->base.addr = addr;
     entry->base.length = length;
     entry->base.remote = (flags & MC_MEMORY_LOCAL_ONLY) == 0;
+    entry->base.staging = (flags & ALLOC_STAGING) != 0;
     entry->base.memfd = pages != NULL ? pages->fd : -1;
     entry->base.page_bytes = entry->pages.page_bytes;
     entry->base.shm_slot = -1;
@@ -398,18 +401,13 @@ MC_PUBLIC enum mc_status mc_memory_unregister(struct mc_engine *engine, void *ad
 
 /* ---- memory that same-host peers can map ---- */
 
-MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length,
-                                         const char *location, void **addr) {
-    location = location == NULL ? "*" : location;
-    if (length == 0 || length > (size_t)INT64_MAX / 2 ||
-        !mc_name_ok(location, sizeof(((struct mc_memory *)0)->location))) {
-        return MC_INVALID_PARAMS;
-    }
+static enum mc_status allocate(struct mc_engine *engine, size_t length, const char *location,
+                               unsigned flags, void **addr) {
     struct mc_pages pages;
     struct mc_memory_entry *entry = NULL;
     MC_TRY(mc_pages_map(length, engine->options.huge_page_bytes, &pages));
     enum mc_status status =
-        add(engine, (uint64_t)(uintptr_t)pages.ptr, length, location, 0, &pages, &entry);
+        add(engine, (uint64_t)(uintptr_t)pages.ptr, length, location, flags, &pages, &entry);
     if (status != MC_OK) {
         mc_pages_unmap(&pages);
         return status;
@@ -418,6 +416,20 @@ MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length
         engine->options.lazy_memory ? NULL : mc_populate_start(&pages, &engine->populated);
     *addr = pages.ptr;
     return MC_OK;
+}
+
+MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length,
+                                         const char *location, void **addr) {
+    location = location == NULL ? "*" : location;
+    if (length == 0 || length > (size_t)INT64_MAX / 2 ||
+        !mc_name_ok(location, sizeof(((struct mc_memory *)0)->location))) {
+        return MC_INVALID_PARAMS;
+    }
+    return allocate(engine, length, location, 0, addr);
+}
+
+enum mc_status mc_memory_alloc_staging(struct mc_engine *engine, size_t length, void **addr) {
+    return allocate(engine, length, "*", ALLOC_STAGING, addr);
 }
 
 static void free_allocated(struct mc_memory_entry *entry) {

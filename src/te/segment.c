@@ -297,12 +297,19 @@ MC_PUBLIC enum mc_status mc_segment_buffers(struct mc_engine *engine, mc_segment
     }
     if (status == MC_OK) {
         struct mc_peer_desc *desc = mc_segment_desc(&slot->base);
-        for (size_t i = 0; i < desc->buffer_count && i < capacity; i++) {
-            buffers[i].addr = desc->buffers[i].addr;
-            buffers[i].length = desc->buffers[i].length;
-            memcpy(buffers[i].location, desc->buffers[i].location, sizeof(buffers[i].location));
+        *count = 0;
+        for (size_t i = 0; i < desc->buffer_count; i++) {
+            const struct mc_peer_buffer *b = &desc->buffers[i];
+            if (strcmp(b->location, MC_LOCATION_STAGING) == 0) {
+                continue;
+            }
+            if (*count < capacity) {
+                struct mc_buffer_info *to = &buffers[*count];
+                *to = (struct mc_buffer_info){.addr = b->addr, .length = b->length};
+                memcpy(to->location, b->location, sizeof(to->location));
+            }
+            (*count)++;
         }
-        *count = desc->buffer_count;
         mc_peer_desc_put(desc);
     }
     mc_slot_release(slot);

@@ -65,7 +65,7 @@ static enum mc_status make_pool(struct mc_stage_server *s) {
     if (there) {
         return MC_OK;
     }
-    MC_TRY(mc_memory_alloc(s->engine, CHUNKS * MC_STAGE_CHUNK_BYTES, "*", &pool));
+    MC_TRY(mc_memory_alloc_staging(s->engine, CHUNKS * MC_STAGE_CHUNK_BYTES, &pool));
     pthread_mutex_lock(&s->lock);
     if (s->pool == NULL) {
         s->pool = pool;

@@ -27,6 +27,7 @@ struct mc_memory {
     uint64_t length;
     char location[64];
     bool remote;    /* peers may address it */
+    bool staging;   /* of the engine itself: peers address it, applications are not told of it */
     bool on_device; /* not the processor's; then `device` is whose */
     struct mc_device device;
     int memfd;              /* of mc_memory_alloc, mappable by same-host peers; else -1 */

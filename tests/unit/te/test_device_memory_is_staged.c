@@ -143,15 +143,29 @@ static void the_stand_in_cannot_be_touched(void **state) {
     close(pipes[1]);
 }
 
-static void the_runtime_says_what_is_device_memory(void **state) {
-    struct scene *s = *state;
+/* What the application registered, and no more. */
+static void check_buffers(const struct scene *s) {
     struct mc_buffer_info buffers[4];
     size_t count = 0;
     assert_ok(mc_segment_buffers(s->near.engine, s->near.peer, buffers, 4, &count));
     assert_int_equal(count, 2);
     for (size_t i = 0; i < count; i++) {
-        assert_string_equal(buffers[i].location, buffers[i].addr == s->far.device ? "cuda:3" : "*");
+        bool device = buffers[i].addr == s->far.device;
+        assert_true(device || buffers[i].addr == (uint64_t)(uintptr_t)s->far.host);
+        assert_string_equal(buffers[i].location, device ? "cuda:3" : "*");
     }
+    assert_ok(mc_segment_buffers(s->near.engine, s->near.peer, buffers, 1, &count));
+    assert_int_equal(count, 2);
+}
+
+static void the_runtime_says_what_is_device_memory(void **state) {
+    struct scene *s = *state;
+    check_buffers(s);
+    /* The memory through which the peer stages is none of them, although it is in its descriptor.
+     */
+    move_and_compare(s, MC_TRANSFER_WRITE, false, true, 0, 1);
+    assert_ok(mc_segment_refresh(s->near.engine, s->near.peer));
+    check_buffers(s);
     const void *ptr = NULL;
     assert_int_equal(mc_segment_map(s->far.engine, MC_LOCAL_SEGMENT, s->far.device, 1, &ptr),
                      MC_NOT_SUPPORTED);
