@@ -12,12 +12,41 @@
  * 1 MiB on; where the caches hold both sides, half as fast. */
 #define IN_PAST_CACHE (4u << 20)
 
+/* A destination that this thread wrote so few bytes ago is still in its caches: there an ordinary
+ * copy is more than twice as fast up to 256 KiB, a fifth faster at 1 MiB, and slower again when
+ * more than a few MiB lie between. */
+#define WARM_BYTES  (1u << 20)
+#define WARM_PLACES 64
+
 #define PAGE_BYTES 4096
 #define NEAR_BYTES 32
 #define NEAR_FROM  2112 /* memcpy uses no `rep movsb` below */
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
+
+/* Where this thread copied to lately: one place for each value of a hash, the last one stays. Only
+ * a guess hangs on it, whether a copy goes past the cache. */
+static _Thread_local struct {
+    uintptr_t to;
+    size_t length;
+    uint64_t at; /* `copied` then */
+} places[WARM_PLACES];
+static _Thread_local uint64_t copied; /* bytes, of all large copies out */
+
+_Static_assert(WARM_PLACES == 1 << (64 - 58), "the hash keeps six bits");
+
+static bool is_warm(const char *to, size_t length) {
+    uintptr_t start = (uintptr_t)to;
+    size_t hash = (size_t)((uint64_t)start / MC_CACHE_LINE * 0x9e3779b97f4a7c15ull >> 58);
+    bool warm = places[hash].to == start && places[hash].length >= length &&
+                copied - places[hash].at <= WARM_BYTES;
+    places[hash].to = start;
+    places[hash].length = length;
+    places[hash].at = copied;
+    copied += length;
+    return warm;
+}
 
 static void copy_lines(char *to, const char *from, size_t lines) {
     for (size_t i = 0; i < lines; i++, to += MC_CACHE_LINE, from += MC_CACHE_LINE) {
@@ -76,13 +105,14 @@ static void copy_into_cache(char *to, const char *from, size_t length) {
 
 #else /* other processors' memcpy sees to it */
 
-#define copy_past_cache memcpy
-#define copy_into_cache memcpy
+#define copy_past_cache     memcpy
+#define copy_into_cache     memcpy
+#define is_warm(to, length) false
 
 #endif
 
 void mc_copy_out(void *to, const void *from, size_t length) {
-    if (length >= OUT_PAST_CACHE) {
+    if (length >= OUT_PAST_CACHE && !is_warm(to, length)) {
         copy_past_cache(to, from, length);
     } else {
         copy_into_cache(to, from, length);

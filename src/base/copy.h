@@ -7,8 +7,8 @@
  * are visible to whoever sees what the caller does next, as with memcpy.
  *
  * Whether that is a gain depends on who reads next: the writer of a value of the cluster does not,
- * so short ones count already; the reader of one does, so it must be too long to be found in the
- * cache.
+ * so short ones count already, unless the writer has just written to the same place and its caches
+ * still hold that; the reader of one does, so it must be too long to be found in the cache.
  */
 #ifndef MC_BASE_COPY_H
 #define MC_BASE_COPY_H

@@ -16,12 +16,14 @@ static unsigned char *from, *to;
 static void check(void (*copy)(void *, const void *, size_t), size_t to_at, size_t from_at,
                   size_t length) {
     unsigned char *target = to + GUARD + to_at;
-    memset(target - GUARD, 0xEE, length + 2 * GUARD);
-    copy(target, from + from_at, length);
-    assert_int_equal(memcmp(target, from + from_at, length), 0);
-    for (size_t i = 1; i <= GUARD; i++) {
-        assert_int_equal(target[-(ptrdiff_t)i], 0xEE);
-        assert_int_equal(target[length + i - 1], 0xEE);
+    for (int i = 0; i < 2; i++) { /* the second one goes to where the first went */
+        memset(target - GUARD, 0xEE, length + 2 * GUARD);
+        copy(target, from + from_at, length);
+        assert_int_equal(memcmp(target, from + from_at, length), 0);
+        for (size_t g = 1; g <= GUARD; g++) {
+            assert_int_equal(target[-(ptrdiff_t)g], 0xEE);
+            assert_int_equal(target[length + g - 1], 0xEE);
+        }
     }
 }
 
