@@ -2,9 +2,10 @@
  * The page that engines of one host share. See qos_host.h.
  *
  * An entry is a cache line, written by its owner alone. It is taken by moving `owner` from 0, or
- * from a process that is dead, to the own pid with compare-and-swap; the start time tells a process
- * from a later one that was given the same pid. In another pid namespace nobody can say who lives:
- * there age alone decides.
+ * from a process that is dead, to the own process with compare-and-swap. One word says all about a
+ * process, for whoever saw half of it would take a living one for dead: its pid, its start time,
+ * which tells it from a later one that was given the same pid, and its pid namespace, for in
+ * another one nobody can say who lives: there age alone decides.
  */
 #include "te/qos_host.h"
 
@@ -19,12 +20,16 @@
 
 #include "base/log.h"
 
-#define MAGIC 0x31534f51434d4355ull
+#define MAGIC 0x32534f51434d4355ull
+
+/* A process: pid, start time in clock ticks since boot, inode of the namespace; the low bits. */
+#define PID_BITS   22 /* the kernel gives no higher ones */
+#define START_BITS 26
+#define PID_MASK   ((1ull << PID_BITS) - 1)
+#define START_MASK ((1ull << START_BITS) - 1)
 
 struct entry {
-    _Atomic uint64_t owner;     /* pid; 0 = free */
-    _Atomic uint64_t started;   /* of the process, in clock ticks since boot */
-    _Atomic uint64_t namespace; /* of its pid */
+    _Atomic uint64_t owner; /* a process; 0 = free */
     _Atomic uint64_t bytes;
     _Atomic uint64_t at_ns;
 } __attribute__((aligned(MC_CACHE_LINE)));
@@ -40,7 +45,7 @@ _Static_assert(sizeof(struct page) == 16384, "the layout is shared between build
 struct mc_qos_host {
     struct page *page;
     struct entry *own;
-    uint64_t pid_namespace;
+    uint64_t self; /* a process */
     _Atomic uint64_t looked_ns;
     _Atomic uint64_t others;
 };
@@ -69,10 +74,16 @@ static uint64_t own_namespace(void) {
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-static bool is_dead(const struct mc_qos_host *h, const struct entry *e) {
-    uint64_t pid = atomic_load_explicit(&e->owner, memory_order_acquire);
-    return atomic_load_explicit(&e->namespace, memory_order_relaxed) == h->pid_namespace &&
-           start_time(pid) != atomic_load_explicit(&e->started, memory_order_relaxed);
+static uint64_t own_process(void) {
+    uint64_t pid = (uint64_t)getpid();
+    return (pid & PID_MASK) | (start_time(pid) & START_MASK) << PID_BITS |
+           own_namespace() << (PID_BITS + START_BITS);
+}
+
+static bool is_dead(const struct mc_qos_host *h, uint64_t process) {
+    uint64_t pid = process & PID_MASK;
+    bool same_namespace = process >> (PID_BITS + START_BITS) == h->self >> (PID_BITS + START_BITS);
+    return same_namespace && (start_time(pid) & START_MASK) != (process >> PID_BITS & START_MASK);
 }
 
 /* ---- opening ---- */
@@ -99,16 +110,13 @@ static enum mc_status map_page(const char *path, struct page **out) {
 }
 
 static struct entry *take_entry(struct mc_qos_host *h) {
-    uint64_t pid = (uint64_t)getpid();
     for (int round = 0; round < 2; round++) { /* free ones first, then those of the dead */
         for (size_t i = 0; i < MC_QOS_HOST_ENTRIES; i++) {
             struct entry *e = &h->page->entries[i];
             uint64_t owner = atomic_load_explicit(&e->owner, memory_order_acquire);
-            if ((owner == 0 || (round == 1 && is_dead(h, e))) &&
-                atomic_compare_exchange_strong(&e->owner, &owner, pid)) {
+            if ((owner == 0 || (round == 1 && is_dead(h, owner))) &&
+                atomic_compare_exchange_strong(&e->owner, &owner, h->self)) {
                 atomic_store_explicit(&e->bytes, 0, memory_order_relaxed);
-                atomic_store_explicit(&e->started, start_time(pid), memory_order_relaxed);
-                atomic_store_explicit(&e->namespace, h->pid_namespace, memory_order_release);
                 return e;
             }
         }
@@ -127,7 +135,7 @@ enum mc_status mc_qos_host_open(const char *path, struct mc_qos_host **out) {
     }
     struct mc_qos_host *h = mc_zalloc(sizeof(*h));
     h->page = page;
-    h->pid_namespace = own_namespace();
+    h->self = own_process();
     h->own = take_entry(h);
     if (h->own == NULL) {
         mc_warn("the page of engines is full path=%s entries=%d", path, MC_QOS_HOST_ENTRIES);
@@ -175,9 +183,9 @@ uint64_t mc_qos_host_others(struct mc_qos_host *h, uint64_t now_ns) {
         const struct entry *e = &h->page->entries[i];
         uint64_t bytes = atomic_load_explicit(&e->bytes, memory_order_acquire);
         uint64_t at = atomic_load_explicit(&e->at_ns, memory_order_relaxed);
-        if (e == h->own || bytes == 0 ||
-            atomic_load_explicit(&e->owner, memory_order_relaxed) == 0 ||
-            (now_ns > at && now_ns - at >= MC_QOS_HOST_STALE_NS) || is_dead(h, e)) {
+        uint64_t owner = atomic_load_explicit(&e->owner, memory_order_relaxed);
+        if (e == h->own || bytes == 0 || owner == 0 ||
+            (now_ns > at && now_ns - at >= MC_QOS_HOST_STALE_NS) || is_dead(h, owner)) {
             continue;
         }
         sum += bytes;

@@ -3,6 +3,7 @@
  * who goes first, in this process and towards others of the host. Over simulated rails, so that
  * every posted slice is seen.
  */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
@@ -294,6 +295,64 @@ static void others_of_the_host_are_heard_while_they_live(void **state) {
     unlink(page);
 }
 
+/* One entry: taken when `go` ends, held until the process is killed. */
+static pid_t take_an_entry(int go, int ready, uint64_t now) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct mc_qos_host *h;
+        char c;
+        (void)!read(go, &c, 1);
+        if (mc_qos_host_open(page, &h) == MC_OK) {
+            mc_qos_host_publish(h, 1, now);
+            (void)!write(ready, "x", 1);
+        }
+        pause();
+        _exit(0);
+    }
+    return child;
+}
+
+/* All entries are of the dead, and many processes come at once: each gets one of its own, so that
+ * what each says is heard. */
+static void the_entries_of_the_dead_go_to_one_each(void **state) {
+    enum { ROUNDS = 20, HEIRS = 16 };
+    const uint64_t now = 100 * MC_SEC;
+    snprintf(page, sizeof(page), "/dev/shm/mooncake-test-%d", (int)getpid());
+    for (int round = 0; round < ROUNDS; round++) {
+        struct mc_qos_host *h;
+        int go[2], ready[2];
+        pid_t heirs[HEIRS], dead = fork();
+        char c;
+        if (dead == 0) {
+            for (int i = 0; i < MC_QOS_HOST_ENTRIES; i++) {
+                (void)!mc_qos_host_open(page, &h);
+            }
+            _exit(0);
+        }
+        assert_int_equal(waitpid(dead, NULL, 0), dead);
+        assert_int_equal(pipe2(go, O_CLOEXEC) | pipe2(ready, O_CLOEXEC), 0);
+        for (int i = 0; i < HEIRS; i++) {
+            heirs[i] = take_an_entry(go[0], ready[1], now);
+        }
+        assert_int_equal(write(go[1], "xxxxxxxxxxxxxxxx", HEIRS), HEIRS);
+        for (int i = 0; i < HEIRS; i++) {
+            assert_int_equal(read(ready[0], &c, 1), 1);
+        }
+        assert_ok(mc_qos_host_open(page, &h));
+        assert_int_equal(mc_qos_host_others(h, now), HEIRS);
+        mc_qos_host_close(h);
+        for (int i = 0; i < HEIRS; i++) {
+            kill(heirs[i], SIGKILL);
+            assert_int_equal(waitpid(heirs[i], NULL, 0), heirs[i]);
+        }
+        close(go[0]);
+        close(go[1]);
+        close(ready[0]);
+        close(ready[1]);
+        unlink(page);
+    }
+}
+
 static void a_page_that_is_something_else_is_refused(void **state) {
     struct mc_qos_host *h;
     snprintf(page, sizeof(page), "/dev/shm/mooncake-test-%d", (int)getpid());
@@ -342,6 +401,7 @@ int main(void) {
         cmocka_unit_test(a_deadline_is_met_behind_bulk_of_the_same_priority),
         cmocka_unit_test(what_is_overdue_is_not_moved_though_nobody_looks),
         cmocka_unit_test(others_of_the_host_are_heard_while_they_live),
+        cmocka_unit_test(the_entries_of_the_dead_go_to_one_each),
         cmocka_unit_test(a_page_that_is_something_else_is_refused),
         cmocka_unit_test(bulk_keeps_back_while_others_are_urgent),
     };
