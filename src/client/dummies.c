@@ -1,5 +1,6 @@
 /*
- * The dummies of a node and their memory. See client/dummies.h; their RPCs: client/dummy_calls.c.
+ * The dummies of a node and their memory. See client/dummies.h; their RPCs: client/dummy_calls.c;
+ * their socket: client/dummies_socket.c.
  *
  * Two counts keep memory in place: a mapping counts the calls that use it, a dummy those that are
  * inside. Forgetting takes both out of sight at once and frees them with the last user. One lock
@@ -9,7 +10,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <poll.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -22,9 +22,6 @@
 #include "client/store_private.h"
 #include "io/io.h"
 #include "wire/dummy_ipc.h"
-
-#define SWEEP_MS   1000
-#define REQUEST_NS (1 * MC_SEC) /* a dummy that sends slower is hung up on: others wait */
 
 static uint64_t now_ns(void) {
     return mc_now_ns(mc_clock_system());
@@ -86,7 +83,7 @@ void mc_dummies_forget(struct mc_dummies *ds, struct mc_uuid client) {
     pthread_mutex_unlock(&ds->lock);
 }
 
-static void sweep(struct mc_dummies *ds) {
+void mc_dummies_sweep(struct mc_dummies *ds) {
     uint64_t now = now_ns();
     pthread_mutex_lock(&ds->lock);
     for (struct mc_list *l = ds->list.next; l != &ds->list;) {
@@ -346,8 +343,8 @@ static const char *add_mapping(struct mc_dummies *ds, const struct mc_dummy_regi
     return why;
 }
 
-static const char *take_memory(struct mc_dummies *ds, const struct mc_dummy_register *r, int memory,
-                               int connection) {
+const char *mc_dummies_take_memory(struct mc_dummies *ds, const struct mc_dummy_register *r,
+                                   int memory, int connection) {
     const char *why = objection(memory, connection, r);
     if (why == NULL && r->size > MC_DUMMY_BYTES_MAX) {
         why = "it is too much";
@@ -375,92 +372,6 @@ static const char *take_memory(struct mc_dummies *ds, const struct mc_dummy_regi
         free(m);
     }
     return why;
-}
-
-/* ---- the socket ---- */
-
-static void serve_register(struct mc_dummies *ds, int fd, uint64_t deadline_ns) {
-    struct mc_dummy_register r;
-    int memory;
-    if (mc_local_recv_stream(fd, &r, sizeof(r), deadline_ns, &memory) != MC_OK) {
-        mc_warn_limited("a dummy's registration did not come whole");
-        return;
-    }
-    const char *why = take_memory(ds, &r, memory, fd);
-    if (memory >= 0) {
-        close(memory); /* the mapping stays */
-    }
-    int32_t answer = why == NULL ? 0 : -1;
-    if (why != NULL) {
-        mc_metric_add(&ds->metrics.refused, 1);
-        mc_warn_limited("a dummy's memory is refused: client=%llu-%llu base=0x%llx size=%llu "
-                        "cause=%s",
-                        (unsigned long long)r.client.hi, (unsigned long long)r.client.lo,
-                        (unsigned long long)r.base, (unsigned long long)r.size, why);
-    }
-    if (mc_local_send(fd, &answer, sizeof(answer), -1) != MC_OK) {
-        mc_debug("a dummy did not wait for the answer");
-    }
-}
-
-/* The hot cache, which this node does not share. */
-static void serve_fd_request(int fd, uint64_t deadline_ns) {
-    struct mc_dummy_fd_request r;
-    struct mc_dummy_fd_answer answer = {.status = -1};
-    int passed;
-    enum mc_status status = mc_local_recv_stream(fd, &r, sizeof(r), deadline_ns, &passed);
-    if (status == MC_OK && passed >= 0) {
-        close(passed);
-    }
-    if (status == MC_OK && mc_local_send(fd, &answer, sizeof(answer), -1) != MC_OK) {
-        mc_debug("a dummy did not wait for the answer");
-    }
-}
-
-static void serve(struct mc_dummies *ds, int fd) {
-    uint64_t deadline = now_ns() + REQUEST_NS;
-    uint32_t type;
-    int passed;
-    if (mc_local_recv_stream(fd, &type, sizeof(type), deadline, &passed) != MC_OK) {
-        return;
-    }
-    if (passed >= 0) {
-        close(passed);
-    } else if (type == MC_DUMMY_IPC_REGISTER) {
-        serve_register(ds, fd, deadline);
-    } else if (type == MC_DUMMY_IPC_FD) {
-        serve_fd_request(fd, deadline);
-    } else {
-        mc_warn_limited("a dummy asks for something unknown: type=%u", type);
-    }
-}
-
-static void *dummies_main(void *arg) {
-    struct mc_dummies *ds = arg;
-    uint64_t sweep_at = now_ns() + SWEEP_MS * MC_MS;
-    for (;;) {
-        struct pollfd fds[] = {{ds->stop_fd, POLLIN, 0}, {ds->listen_fd, POLLIN, 0}};
-        int fd;
-        struct mc_addr peer;
-        (void)poll(fds, MC_ARRAY_LEN(fds), SWEEP_MS);
-        if (fds[0].revents != 0) {
-            return NULL;
-        }
-        if ((fds[1].revents & POLLIN) != 0) {
-            enum mc_status status = mc_accept(ds->listen_fd, &fd, &peer);
-            if (status == MC_OK) {
-                serve(ds, fd);
-                close(fd);
-            } else if (status == MC_ERR_LIMIT) {
-                mc_warn_limited("no descriptors are left for dummy clients");
-                (void)poll(fds, 1, 100);
-            }
-        }
-        if (now_ns() >= sweep_at) {
-            sweep(ds);
-            sweep_at = now_ns() + SWEEP_MS * MC_MS;
-        }
-    }
 }
 
 /* ---- start and stop ---- */
@@ -494,7 +405,7 @@ enum mc_status mc_dummies_start(struct mc_store *store, uint16_t rpc_port,
         goto fail_listen;
     }
     ds->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (ds->stop_fd < 0 || mc_thread_start(&ds->thread, "mc-dummies", dummies_main, ds) != 0) {
+    if (ds->stop_fd < 0 || mc_thread_start(&ds->thread, "mc-dummies", mc_dummies_main, ds) != 0) {
         mc_error("the thread for dummy clients cannot be started");
         status = MC_INTERNAL_ERROR;
         goto fail_thread;

@@ -7,6 +7,7 @@
 #include "base/metrics.h"
 #include "client/blocks.h"
 #include "client/dummies.h"
+#include "wire/dummy_ipc.h"
 
 struct mc_dummy_mapping {
     uint64_t base; /* in the dummy */
@@ -68,6 +69,13 @@ MC_MUST_USE enum mc_status mc_dummy_block_give(struct mc_dummy_call *call, uint6
 bool mc_dummies_seen(struct mc_dummies *dummies, struct mc_uuid client);
 bool mc_dummy_has_mapping(struct mc_dummy_call *call, uint64_t base);
 MC_MUST_USE enum mc_status mc_dummy_unmap(struct mc_dummy_call *call, uint64_t base);
+/* Maps memory that came over the connection. Why it is not taken; NULL when it is. */
+const char *mc_dummies_take_memory(struct mc_dummies *dummies, const struct mc_dummy_register *r,
+                                   int memory, int connection);
+/* Forgets dummies that have ended or say nothing. */
+void mc_dummies_sweep(struct mc_dummies *dummies);
+/* The thread of the socket, until stop_fd is readable. */
+void *mc_dummies_main(void *dummies);
 void mc_dummies_forget(struct mc_dummies *dummies, struct mc_uuid client);
 
 #endif

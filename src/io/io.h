@@ -105,6 +105,11 @@ MC_MUST_USE enum mc_status mc_local_connect_stream(const char *name, uint32_t ti
  * MC_ERR_TIMEOUT, MC_ERR_CLOSED; MC_ERR_PROTOCOL when there were several or no room for it. */
 MC_MUST_USE enum mc_status mc_local_recv_stream(int fd, void *buffer, size_t len,
                                                 uint64_t deadline_ns, int *passed_fd);
+/* What of `len` bytes has come already: *n of them, 0 = none yet. A descriptor that came with them
+ * goes to *passed_fd, which is -1 before the first. MC_ERR_CLOSED; MC_ERR_PROTOCOL when there were
+ * several: the caller closes the one it has. */
+MC_MUST_USE enum mc_status mc_local_recv_some(int fd, void *buffer, size_t len, size_t *n,
+                                              int *passed_fd);
 /* Whose process is at the other end, as this user namespace sees it. */
 MC_MUST_USE enum mc_status mc_local_peer_uid(int fd, uint32_t *uid);
 

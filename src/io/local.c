@@ -162,31 +162,37 @@ static bool take_passed(struct msghdr *header, int *passed_fd) {
     return good;
 }
 
-enum mc_status mc_local_recv_stream(int fd, void *buffer, size_t len, uint64_t deadline_ns,
-                                    int *passed_fd) {
+enum mc_status mc_local_recv_some(int fd, void *buffer, size_t len, size_t *n, int *passed_fd) {
     union {
         struct cmsghdr align;
         char space[CMSG_SPACE(sizeof(int))];
     } control;
+    struct iovec iov = {buffer, len};
+    struct msghdr header = {.msg_iov = &iov,
+                            .msg_iovlen = 1,
+                            .msg_control = control.space,
+                            .msg_controllen = sizeof(control.space)};
+    ssize_t got = recvmsg(fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    *n = got > 0 ? (size_t)got : 0;
+    if (got > 0) {
+        return take_passed(&header, passed_fd) ? MC_OK : MC_ERR_PROTOCOL;
+    }
+    return got < 0 && (errno == EAGAIN || errno == EINTR) ? MC_OK : MC_ERR_CLOSED;
+}
+
+enum mc_status mc_local_recv_stream(int fd, void *buffer, size_t len, uint64_t deadline_ns,
+                                    int *passed_fd) {
     char *at = buffer;
     enum mc_status status = MC_OK;
     *passed_fd = -1;
     while (len > 0 && status == MC_OK) {
-        struct iovec iov = {at, len};
-        struct msghdr header = {.msg_iov = &iov,
-                                .msg_iovlen = 1,
-                                .msg_control = control.space,
-                                .msg_controllen = sizeof(control.space)};
-        ssize_t n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-        if (n > 0) {
-            status = take_passed(&header, passed_fd) ? MC_OK : MC_ERR_PROTOCOL;
-            at += n;
-            len -= (size_t)n;
-        } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        size_t n = 0;
+        status = mc_local_recv_some(fd, at, len, &n, passed_fd);
+        if (status == MC_OK && n == 0) {
             status = mc_wait_ready(fd, POLLIN, deadline_ns);
-        } else {
-            status = MC_ERR_CLOSED;
         }
+        at += n;
+        len -= n;
     }
     if (status != MC_OK && *passed_fd >= 0) {
         close(*passed_fd);

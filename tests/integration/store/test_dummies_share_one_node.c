@@ -6,6 +6,7 @@
  * memory is refused while the others are served. MC_TEST_THREADS
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -250,6 +251,68 @@ static void test_foreign_addresses_and_wrong_memory_are_refused(void **state) {
     close(ends[1]);
 }
 
+static int connect_raw(void) {
+    char name[64];
+    int connection;
+    snprintf(name, sizeof(name), MC_DUMMY_SOCKET_FORMAT, port);
+    assert_int_equal(mc_local_connect_stream(name, 60000, &connection), MC_OK);
+    return connection;
+}
+
+/* Sends the second half of a request, behind its type. Whether it was answered. */
+static bool end_late(int connection, const struct mc_dummy_register *r, int fd) {
+    int32_t answer = 1;
+    int passed;
+    bool answered =
+        mc_local_send(connection, r, sizeof(*r), fd) == MC_OK &&
+        mc_local_recv_stream(connection, &answer, sizeof(answer),
+                             mc_now_ns(mc_clock_system()) + 60 * MC_SEC, &passed) == MC_OK;
+    assert_true(!answered || answer == 0);
+    return answered;
+}
+
+/* One says nothing, one says half, one comes behind them and is served before they are hung up on,
+ * after a second: should the machine not get so far within it, the next try does. */
+static void test_a_slow_dummy_holds_up_nobody(void **state) {
+    const uint32_t type = MC_DUMMY_IPC_REGISTER;
+    struct mc_dummy_register r = {.client = {7, 11}, .base = 1u << 30, .size = 4096, .device = -1};
+    bool side_by_side = false;
+    int fd = memfd_create("slow", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(fd, 4096), 0);
+    for (int i = 0; i < 30 && !side_by_side; i++) {
+        int silent = connect_raw(), slow = connect_raw();
+        assert_int_equal(mc_local_send(slow, &type, sizeof(type), -1), MC_OK);
+        assert_int_equal(register_raw(&r, fd), 0);
+        struct pollfd hung_up = {silent, POLLIN, 0};
+        bool open = poll(&hung_up, 1, 0) == 0;
+        r.base += 8192;
+        side_by_side = end_late(slow, &r, fd) && open;
+        assert_int_equal(poll(&hung_up, 1, 60000), 1); /* in the end */
+        char byte;
+        assert_int_equal(read(silent, &byte, 1), 0);
+        close(silent);
+        close(slow);
+    }
+    assert_true(side_by_side);
+    close(fd);
+}
+
+/* More than the node reads at once, all silent: they go by themselves. */
+static void test_silent_dummies_do_not_stay(void **state) {
+    enum { MANY = 100 };
+    struct mc_dummy_register r = {.client = {7, 12}, .base = 1u << 30, .size = 4096, .device = -1};
+    int silent[MANY], fd = memfd_create("behind", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(fd, 4096), 0);
+    for (int i = 0; i < MANY; i++) {
+        silent[i] = connect_raw();
+    }
+    assert_int_equal(register_raw(&r, fd), 0);
+    for (int i = 0; i < MANY; i++) {
+        close(silent[i]);
+    }
+    close(fd);
+}
+
 /* Its process lives (this one), but it does not ping; another one does, and stays. */
 static void test_a_silent_dummy_is_forgotten(void **state) {
 #ifndef MC_SANITIZE /* takes ten seconds */
@@ -408,6 +471,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_batch_of_several_chunks),
         cmocka_unit_test(test_foreign_addresses_and_wrong_memory_are_refused),
         cmocka_unit_test(test_a_killed_dummy_is_forgotten),
+        cmocka_unit_test(test_a_slow_dummy_holds_up_nobody),
+        cmocka_unit_test(test_silent_dummies_do_not_stay),
         cmocka_unit_test(test_a_silent_dummy_is_forgotten),
         cmocka_unit_test(test_a_dummy_has_so_many_mappings),
         cmocka_unit_test(test_a_node_runs_out_of_descriptors),
