@@ -226,6 +226,12 @@ static enum mc_status store(struct options_run *run, const struct mc_option *o, 
     return MC_OK;
 }
 
+static void set_given(struct options_run *run, const struct mc_option *o, bool given) {
+    if (o->given != 0) {
+        STORE((char *)run->config + o->given, bool, given);
+    }
+}
+
 enum mc_status mc_option_assign(struct options_run *run, int index, const char *text,
                                 const char *where) {
     const struct mc_option *o = &run->set->options[index];
@@ -241,6 +247,7 @@ enum mc_status mc_option_assign(struct options_run *run, int index, const char *
         mc_warn("option is deprecated: option=%s given_as=\"%s\" doc=\"%s\"", o->name, where,
                 o->doc);
     }
+    set_given(run, o, true);
     return MC_OK;
 }
 
@@ -248,6 +255,7 @@ static void assign_defaults(struct options_run *run) {
     for (size_t i = 0; i < run->set->count; i++) {
         const struct mc_option *o = &run->set->options[i];
         bool is_text = o->type == MC_OPT_STRING || o->type == MC_OPT_CHOICE;
+        set_given(run, o, false);
         if (o->default_value != NULL) {
             MC_ASSERT(store(run, o, o->default_value) == MC_OK); /* the table is wrong */
         } else if (is_text) {

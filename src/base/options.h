@@ -33,6 +33,7 @@ struct mc_option {
     double min, max;           /* for numbers; both 0 = no bound */
     const char *doc;           /* one sentence; begins with "deprecated" when it is */
     const char *alias;         /* another accepted name or NULL; aliases are accepted everywhere */
+    size_t given;              /* offset of a bool that says whether it was given; 0 = none */
 };
 
 /* A row of a table: `field` of `type` is filled by the option of that name, or of another one. */

@@ -117,14 +117,15 @@ void mc_bench_use_transport(const char *name, char policy[MC_BENCH_POLICY_BYTES]
     if (transport == NULL || !is_word(transport)) {
         return; /* mc_bench_has_transport refuses what is no word */
     }
+    if (config->policy != NULL && config->policy[0] != '\0') {
+        warn("MC_TENT_CONF does not count where one transport is asked for");
+        config->policy = NULL;
+    }
     if (strcmp(transport, "tcp") == 0) { /* peers are to be told of nothing else, either */
         setenv("MC_FORCE_TCP", "1", 1);
         config->disable_shm = true;
         config->disable_local = true;
         return;
-    }
-    if (config->policy != NULL && config->policy[0] != '\0') {
-        warn("MC_TENT_CONF does not count where one transport is asked for");
     }
     snprintf(policy, MC_BENCH_POLICY_BYTES,
              "{\"policy\": [{\"name\": \"measured\", \"transports\": [\"%s\"]}]}", transport);

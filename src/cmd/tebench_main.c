@@ -1,12 +1,12 @@
 /*
  * tebench: the target, and the initiator's sweep. See cmd/tebench.h.
  *
- * Thread t of an initiator owns bytes [t * stride, (t + 1) * stride) of both buffers, so that no
- * two threads meet and every byte that is read can be told.
+ * The threads of an initiator take the buffers of either side in turn, and each owns `stride` bytes
+ * of its two, so that no two threads meet and every byte that is read can be told.
  */
 #include "cmd/tebench.h"
 #include "cmd/bench_config.h"
-#include "cmd/content.h"
+#include "cmd/bench_memory.h"
 #include "io/io.h"
 
 #include <pthread.h>
@@ -15,15 +15,19 @@
 
 #define PROGRAM            "tebench"
 #define TRANSFER_TIMEOUT_S 30
+#define TARGETS_MAX        256
 
 struct bench {
     const struct tebench_options *options;
     struct tebench_classes classes;
     struct mc_engine *engine;
-    char *memory;
+    struct mc_bench_memory memory;
+    struct mc_bench_gpus gpus;  /* of memory that is VRAM */
+    bool host_first, host_last; /* DRAM before or behind it */
     mc_segment_id segment;
-    uint64_t target, target_length;
-    const char *hint; /* NULL = none */
+    struct mc_buffer_info targets[TARGETS_MAX];
+    uint64_t target_count, target_length; /* of the shortest */
+    const char *hint;                     /* NULL = none */
     enum mc_intent intent;
     const _Atomic bool *interrupted;
 };
@@ -50,21 +54,27 @@ static uint64_t seed_of(const struct worker *w, uint64_t block) {
     return w->bench->options->seed * 0x9e3779b97f4a7c15ull + (w->number << 32 | (block + 1));
 }
 
-static void fill(struct worker *w) {
+static enum mc_status fill(struct worker *w) {
     for (uint64_t i = 0; i < w->batch_size; i++) {
-        mc_content_fill(w->requests[i].local, w->block_size, seed_of(w, i));
+        MC_TRY(mc_bench_fill(w->requests[i].local, w->block_size, seed_of(w, i)));
     }
+    return MC_OK;
+}
+
+/* All blocks of a batch, which lie side by side. */
+static enum mc_status clear(struct worker *w) {
+    return mc_bench_clear(w->requests[0].local, w->block_size * w->batch_size);
 }
 
 /* Compares; then spoils, so that the next batch cannot pass on these bytes. */
-static void compare(struct worker *w) {
+static enum mc_status compare(struct worker *w) {
     for (uint64_t i = 0; i < w->batch_size; i++) {
-        size_t bad = 0;
-        w->wrong_blocks +=
-            !mc_content_verify(w->requests[i].local, w->block_size, seed_of(w, i), &bad);
+        bool same = false;
+        MC_TRY(mc_bench_verify(w->requests[i].local, w->block_size, seed_of(w, i), &same));
+        w->wrong_blocks += !same;
         w->verified++;
-        memset(w->requests[i].local, 0, w->block_size);
     }
+    return clear(w);
 }
 
 static enum mc_status move(struct worker *w, enum mc_transfer_op op, uint64_t deadline_ns) {
@@ -109,27 +119,28 @@ static void pause_between(const struct worker *w) {
     }
 }
 
-static void one_round(struct worker *w, bool reads, bool writes, bool verify) {
+static enum mc_status one_round(struct worker *w, bool reads, bool writes, bool verify) {
     if (writes) {
         if (verify && reads) {
-            fill(w);
+            MC_TRY(fill(w));
         }
         uint64_t before = w->stats.operations;
         measure(w, MC_TRANSFER_WRITE);
         if (w->stats.operations == before) {
-            return; /* late: what is there now is not known */
+            return w->status; /* late: what is there now is not known */
         }
         if (verify && reads) {
-            memset(w->requests[0].local, 0, w->block_size * w->batch_size);
+            MC_TRY(clear(w));
         }
     }
     if (reads && w->status == MC_OK) {
         uint64_t before = w->stats.operations;
         measure(w, MC_TRANSFER_READ);
         if (verify && w->stats.operations > before) {
-            compare(w);
+            MC_TRY(compare(w));
         }
     }
+    return w->status;
 }
 
 static void *work(void *arg) {
@@ -138,33 +149,46 @@ static void *work(void *arg) {
     bool reads = strcmp(o->op_type, "write") != 0, writes = strcmp(o->op_type, "read") != 0;
     uint64_t limit = TRANSFER_TIMEOUT_S * MC_SEC;
     if (o->check_consistency) {
-        fill(w);
-        w->status = writes ? MC_OK : move(w, MC_TRANSFER_WRITE, now_ns() + limit);
+        w->status = fill(w);
+        w->status =
+            w->status != MC_OK || writes ? w->status : move(w, MC_TRANSFER_WRITE, now_ns() + limit);
     }
     while (w->status == MC_OK && now_ns() < w->until_ns &&
            !atomic_load_explicit(w->bench->interrupted, memory_order_relaxed)) {
-        one_round(w, reads, writes, o->check_consistency);
+        w->status = one_round(w, reads, writes, o->check_consistency);
         pause_between(w);
     }
     if (o->check_consistency && !reads && w->status == MC_OK && w->stats.operations > 0) {
-        memset(w->requests[0].local, 0, w->block_size * w->batch_size);
-        w->status = move(w, MC_TRANSFER_READ, now_ns() + limit);
-        compare(w);
+        w->status = clear(w);
+        w->status = w->status == MC_OK ? move(w, MC_TRANSFER_READ, now_ns() + limit) : w->status;
+        w->status = w->status == MC_OK ? compare(w) : w->status;
     }
     return NULL;
 }
 
+/* Where thread `number` begins when threads take `count` buffers in turn from `first` (-1 = 0) on.
+ */
+static uint64_t place(const struct worker *w, int64_t first, uint64_t count, uint64_t *buffer) {
+    *buffer = ((uint64_t)(first < 0 ? 0 : first) + w->number) % count;
+    return w->number / count * w->stride;
+}
+
 static void lay_out(struct worker *w) {
+    const struct bench *bench = w->bench;
+    uint64_t here, there;
+    uint64_t offset = place(w, bench->options->local_gpu_id, bench->memory.count, &here);
+    char *local = bench->memory.buffers[here].bytes + offset;
+    offset = place(w, bench->options->target_gpu_id, bench->target_count, &there);
+    uint64_t remote = bench->targets[there].addr + bench->options->target_offset + offset;
     w->requests = mc_zalloc(w->batch_size * sizeof(*w->requests));
     for (uint64_t i = 0; i < w->batch_size; i++) {
-        uint64_t offset = w->number * w->stride + i * w->block_size;
         w->requests[i] = (struct mc_transfer_request){
-            .local = w->bench->memory + offset,
-            .segment = w->bench->segment,
-            .remote_addr = w->bench->target + offset,
+            .local = local + i * w->block_size,
+            .segment = bench->segment,
+            .remote_addr = remote + i * w->block_size,
             .length = w->block_size,
             .intent = (uint8_t)w->intent,
-            .transport_hint = w->bench->hint,
+            .transport_hint = bench->hint,
         };
     }
 }
@@ -225,6 +249,13 @@ static int gather(const struct bench *bench, struct worker *workers, struct tebe
     return wrong > 0 ? MC_EXIT_FAILED : 0;
 }
 
+/* The least that each has on either side. */
+static uint64_t room_for_thread(const struct bench *bench, uint64_t threads) {
+    uint64_t here = (threads + bench->memory.count - 1) / bench->memory.count;
+    uint64_t there = (threads + bench->target_count - 1) / bench->target_count;
+    return mc_min_u64(bench->options->total_buffer_size / here, bench->target_length / there);
+}
+
 static int run_one(const struct bench *bench, uint64_t threads, uint64_t block, uint64_t batch) {
     struct tebench_run *run = mc_zalloc(sizeof(*run));
     struct worker *workers = mc_zalloc(threads * sizeof(*workers));
@@ -238,9 +269,9 @@ static int run_one(const struct bench *bench, uint64_t threads, uint64_t block, 
         stride = mc_max_u64(stride, workers[i].block_size * workers[i].batch_size);
     }
     int exit_status = 0;
-    uint64_t room = mc_min_u64(bench->options->total_buffer_size, bench->target_length);
-    if (stride > room / threads) {
-        printf("%8llu %12llu %8llu   left out: %llu bytes a thread do not fit into %llu\n",
+    uint64_t room = room_for_thread(bench, threads);
+    if (stride > room) {
+        printf("%8llu %12llu %8llu   left out: %llu bytes a thread do not fit, there are %llu\n",
                (unsigned long long)threads, (unsigned long long)block, (unsigned long long)batch,
                (unsigned long long)stride, (unsigned long long)room);
         goto out;
@@ -299,17 +330,27 @@ static int sweep(const struct bench *bench) {
 
 /* ---- both sides ---- */
 
+/* "cuda:2" before "cuda:10". */
+static int by_location(const void *a, const void *b) {
+    return strverscmp(((const struct mc_buffer_info *)a)->location,
+                      ((const struct mc_buffer_info *)b)->location);
+}
+
 static enum mc_status find_target(struct bench *bench) {
     const struct tebench_options *o = bench->options;
-    struct mc_buffer_info first;
     size_t count = 0;
+    uint64_t shortest = UINT64_MAX;
     MC_TRY(mc_segment_open(bench->engine, o->target_seg_name, &bench->segment));
-    MC_TRY(mc_segment_buffers(bench->engine, bench->segment, &first, 1, &count));
-    if (count == 0 || o->target_offset >= first.length) {
+    MC_TRY(mc_segment_buffers(bench->engine, bench->segment, bench->targets, TARGETS_MAX, &count));
+    bench->target_count = mc_min_u64(count, TARGETS_MAX);
+    qsort(bench->targets, bench->target_count, sizeof(bench->targets[0]), by_location);
+    for (uint64_t i = 0; i < bench->target_count; i++) {
+        shortest = mc_min_u64(shortest, bench->targets[i].length);
+    }
+    if (count == 0 || o->target_offset >= shortest) {
         return MC_ERR_NOT_REGISTERED;
     }
-    bench->target = first.addr + o->target_offset;
-    bench->target_length = first.length - o->target_offset;
+    bench->target_length = shortest - o->target_offset;
     if (o->target_range_size > 0) {
         bench->target_length = mc_min_u64(bench->target_length, o->target_range_size);
     }
@@ -365,30 +406,65 @@ static enum mc_status make_engine(struct bench *bench) {
     return status;
 }
 
+static enum mc_status make_memory(struct bench *bench) {
+    struct mc_bench_memory *memory = &bench->memory;
+    uint64_t size = bench->options->total_buffer_size;
+    memory->engine = bench->engine;
+    MC_TRY(bench->host_first ? mc_bench_memory_add_host(memory, size, "cpu:0") : MC_OK);
+    MC_TRY(mc_bench_memory_add_gpus(memory, size, &bench->gpus));
+    MC_TRY(bench->host_last ? mc_bench_memory_add_host(memory, size, "cpu:0") : MC_OK);
+    return mc_bench_memory_touch(memory);
+}
+
 static int run_with_engine(struct bench *bench) {
     const struct tebench_options *o = bench->options;
-    void *memory = NULL;
+    int exit_status = MC_EXIT_FAILED;
     if (!mc_bench_has_transport(PROGRAM, bench->engine, o->xport_type)) {
         return MC_EXIT_FAILED;
     }
-    enum mc_status status = mc_memory_alloc(bench->engine, o->total_buffer_size, "cpu:0", &memory);
-    if (status != MC_OK) {
-        return mc_cmd_fail(PROGRAM, MC_EXIT_FAILED, "%llu bytes of memory: %s",
-                           (unsigned long long)o->total_buffer_size, mc_status_text(status));
+    enum mc_status status = make_memory(bench);
+    if (status == MC_OK) {
+        mc_bench_memory_print(&bench->memory);
+        exit_status = o->target_seg_name[0] == '\0' ? wait_as_target(bench) : initiate(bench);
+    } else {
+        mc_cmd_fail(PROGRAM, 0, "%llu bytes of memory: %s",
+                    (unsigned long long)o->total_buffer_size, mc_status_text(status));
     }
-    bench->memory = memory;
-    memset(memory, 0x5a, o->total_buffer_size);
-    int exit_status = o->target_seg_name[0] == '\0' ? wait_as_target(bench) : initiate(bench);
-    return mc_memory_free(bench->engine, memory) == MC_OK ? exit_status : MC_EXIT_FAILED;
+    return mc_bench_memory_free(&bench->memory) == MC_OK ? exit_status : MC_EXIT_FAILED;
+}
+
+/* What seg_type_mix, or else seg_type, names; each kind once. */
+static int choose_memory(struct bench *bench) {
+    const struct tebench_options *o = bench->options;
+    const char *at = o->seg_type_mix[0] != '\0' ? o->seg_type_mix : o->seg_type;
+    bool vram = false;
+    while (*at != '\0') {
+        at += strspn(at, " ,");
+        size_t length = strcspn(at, " ,");
+        if (length == 4 && strncasecmp(at, "dram", 4) == 0 && !bench->host_first &&
+            !bench->host_last) {
+            *(vram ? &bench->host_last : &bench->host_first) = true;
+        } else if (length == 4 && strncasecmp(at, "vram", 4) == 0 && !vram) {
+            vram = true;
+        } else if (length > 0) {
+            return mc_cmd_fail(PROGRAM, MC_EXIT_FAILED,
+                               "seg_type_mix: DRAM and VRAM are known, each once");
+        }
+        at += length;
+    }
+    struct mc_buf why = {0};
+    int exit_status = 0;
+    if (vram && mc_bench_find_gpus(o->local_gpu_id, &bench->gpus, &why) != MC_OK) {
+        exit_status = mc_cmd_fail(PROGRAM, MC_EXIT_FAILED,
+                                  "seg_type VRAM: no such GPU can be used: %s", mc_buf_cstr(&why));
+    }
+    mc_buf_free(&why);
+    return exit_status;
 }
 
 static int check_options(struct bench *bench) {
     const struct tebench_options *o = bench->options;
     struct mc_buf error = {0};
-    if (strcmp(o->seg_type, "DRAM") != 0 ||
-        (o->seg_type_mix[0] != '\0' && strcasecmp(o->seg_type_mix, "dram") != 0)) {
-        return mc_cmd_fail(PROGRAM, MC_EXIT_FAILED, "seg_type: this build moves DRAM only");
-    }
     if (o->start_block_size > o->max_block_size || o->start_batch_size > o->max_batch_size ||
         o->start_num_threads > o->max_num_threads) {
         return mc_cmd_fail(PROGRAM, MC_EXIT_FAILED, "a sweep begins above its end");
@@ -403,7 +479,7 @@ static int check_options(struct bench *bench) {
     }
     bool hinted = strcmp(o->tent_transport_hint, "unspec") != 0;
     bench->hint = hinted ? o->tent_transport_hint : NULL;
-    return 0;
+    return choose_memory(bench);
 }
 
 static int run(const char *program, const void *of) {

@@ -44,8 +44,11 @@ static const struct mc_option table[] = {
     OPT(CHOICE, backend, .default_value = "classic", .choices = "classic|tent",
         .doc = "accepted for upstream's command lines; there is one engine"),
     OPT(BOOL, use_vram, .default_value = "true",
-        .doc = "use GPU memory where there is some; this build has none"),
-    OPT(I64, gpu_id, .default_value = "0", .min = -1, .max = 1024, .doc = "which GPU"),
+        .given = offsetof(struct mc_transfer_bench_options, use_vram_given),
+        .doc = "move memory of a GPU; not given, on a machine without one: of the host"),
+    OPT(I64, gpu_id, .default_value = "0", .min = -1, .max = 1024,
+        .given = offsetof(struct mc_transfer_bench_options, gpu_id_given),
+        .doc = "which GPU; -1 = a buffer on each, which the threads take in turn"),
     MC_GLOG_OPTIONS(struct mc_transfer_bench_options),
 };
 

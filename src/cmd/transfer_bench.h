@@ -12,6 +12,7 @@ struct mc_transfer_bench_options {
     uint64_t buffer_size, batch_size, block_size, duration, threads, report_precision, seed;
     int64_t gpu_id;
     bool auto_discovery, use_vram, init_mem, verify;
+    bool use_vram_given, gpu_id_given;
     struct mc_glog_options log;
 };
 

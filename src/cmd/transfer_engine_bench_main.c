@@ -5,11 +5,12 @@
  *
  * The target registers a buffer and waits. The initiator runs threads that submit a batch, wait for
  * it and submit the next; block i of a thread's batch is at block_size * (i * threads + thread) of
- * the target's buffer, as upstream's.
+ * the target's buffer, as upstream's. Where either side has several buffers (--gpu_id=-1: one on
+ * each GPU) threads take them in turn.
  */
 #include "cmd/bench_config.h"
+#include "cmd/bench_memory.h"
 #include "cmd/transfer_bench.h"
-#include "cmd/content.h"
 #include "io/io.h"
 #include "mooncake/transfer.h"
 
@@ -23,7 +24,7 @@
 struct bench {
     const struct mc_transfer_bench_options *options;
     struct mc_engine *engine;
-    char *memory;
+    struct mc_bench_memory memory;
     mc_segment_id segment;
     struct mc_buffer_info *targets;
     size_t target_count;
@@ -47,20 +48,23 @@ static uint64_t content_seed(const struct worker *w, uint64_t block) {
            ((uint64_t)w->number << 32 | (block + 1));
 }
 
-static void fill_blocks(struct worker *w) {
+static enum mc_status fill_blocks(struct worker *w) {
     for (uint64_t i = 0; i < w->bench->options->batch_size; i++) {
-        mc_content_fill(w->requests[i].local, w->requests[i].length, content_seed(w, i));
+        MC_TRY(mc_bench_fill(w->requests[i].local, w->requests[i].length, content_seed(w, i)));
     }
+    return MC_OK;
 }
 
 /* Compares what was read; then spoils it, so that the next batch cannot pass on these bytes. */
-static void check_blocks(struct worker *w) {
+static enum mc_status check_blocks(struct worker *w) {
     for (uint64_t i = 0; i < w->bench->options->batch_size; i++) {
-        size_t bad = 0;
-        w->wrong_blocks += !mc_content_verify(w->requests[i].local, w->requests[i].length,
-                                              content_seed(w, i), &bad);
-        memset(w->requests[i].local, 0, w->requests[i].length);
+        const struct mc_transfer_request *r = &w->requests[i];
+        bool same = false;
+        MC_TRY(mc_bench_verify(r->local, r->length, content_seed(w, i), &same));
+        w->wrong_blocks += !same;
+        MC_TRY(mc_bench_clear(r->local, r->length));
     }
+    return MC_OK;
 }
 
 static enum mc_status run_batch(struct worker *w, enum mc_transfer_op op) {
@@ -77,19 +81,19 @@ static void *work(void *arg) {
     bool reads = strcmp(o->operation, "read") == 0;
     enum mc_transfer_op op = reads ? MC_TRANSFER_READ : MC_TRANSFER_WRITE;
     if (o->verify) {
-        fill_blocks(w);
-        w->status = reads ? run_batch(w, MC_TRANSFER_WRITE) : MC_OK;
+        w->status = fill_blocks(w);
+        w->status = w->status == MC_OK && reads ? run_batch(w, MC_TRANSFER_WRITE) : w->status;
     }
     while (w->status == MC_OK && mc_now_ns(mc_clock_system()) < w->bench->deadline_ns) {
         w->status = run_batch(w, op);
         w->batches += w->status == MC_OK;
         if (o->verify && reads && w->status == MC_OK) {
-            check_blocks(w);
+            w->status = check_blocks(w);
         }
     }
     if (o->verify && !reads && w->status == MC_OK) {
         w->status = run_batch(w, MC_TRANSFER_READ);
-        check_blocks(w);
+        w->status = w->status == MC_OK ? check_blocks(w) : w->status;
     }
     printf(w->status == MC_OK ? "Worker %u stopped!\n" : "Worker %u: FAILED\n", w->number);
     return NULL;
@@ -97,10 +101,12 @@ static void *work(void *arg) {
 
 static void lay_out_requests(struct worker *w) {
     const struct mc_transfer_bench_options *o = w->bench->options;
+    const struct mc_bench_memory *memory = &w->bench->memory;
     const struct mc_buffer_info *target = &w->bench->targets[w->number % w->bench->target_count];
+    char *local = memory->buffers[w->number % memory->count].bytes;
     for (uint64_t i = 0; i < o->batch_size; i++) {
         uint64_t offset = o->block_size * (i * o->threads + w->number);
-        w->requests[i] = (struct mc_transfer_request){.local = w->bench->memory + offset,
+        w->requests[i] = (struct mc_transfer_request){.local = local + offset,
                                                       .segment = w->bench->segment,
                                                       .remote_addr = target->addr + offset,
                                                       .length = o->block_size};
@@ -243,10 +249,39 @@ static enum mc_status make_engine(const struct mc_transfer_bench_options *o,
     return mc_engine_create(&config, engine);
 }
 
-static int run(const struct mc_transfer_bench_options *o) {
-    struct bench bench = {.options = o};
+static enum mc_status make_memory(struct bench *bench, const struct mc_bench_gpus *gpus,
+                                  uint64_t size) {
+    bench->memory.engine = bench->engine;
+    MC_TRY(gpus->count > 0 ? mc_bench_memory_add_gpus(&bench->memory, size, gpus)
+                           : mc_bench_memory_add_host(&bench->memory, size, "*"));
+    return bench->options->init_mem ? mc_bench_memory_touch(&bench->memory) : MC_OK;
+}
+
+static int run_with_engine(struct bench *bench, const struct mc_bench_gpus *gpus) {
+    const struct mc_transfer_bench_options *o = bench->options;
     uint64_t needed = o->block_size * o->batch_size * o->threads;
     uint64_t size = mc_max_u64(o->buffer_size, needed);
+    int exit_status = MC_EXIT_FAILED;
+    if (!mc_bench_has_transport("transfer_engine_bench", bench->engine, o->protocol)) {
+        return MC_EXIT_FAILED;
+    }
+    enum mc_status status = make_memory(bench, gpus, size);
+    if (status == MC_OK) {
+        mc_bench_memory_print(&bench->memory);
+        exit_status =
+            strcmp(o->mode, "target") == 0 ? wait_as_target(bench) : initiate(bench, needed);
+    }
+    enum mc_status freed = mc_bench_memory_free(&bench->memory);
+    status = status == MC_OK ? freed : status;
+    if (status != MC_OK) {
+        return mc_cmd_fail("transfer_engine_bench", MC_EXIT_FAILED, "%llu bytes of memory: %s",
+                           (unsigned long long)size, mc_status_text(status));
+    }
+    return exit_status;
+}
+
+static int run(const struct mc_transfer_bench_options *o, const struct mc_bench_gpus *gpus) {
+    struct bench bench = {.options = o};
     const struct mc_bench_shape shape = {o->block_size, o->batch_size, o->threads, o->verify, 0};
     mc_bench_print_config(&mc_transfer_bench_options, o);
     if (strcmp(o->mode, "initiator") == 0) {
@@ -257,38 +292,41 @@ static int run(const struct mc_transfer_bench_options *o) {
         return mc_cmd_fail("transfer_engine_bench", MC_EXIT_FAILED,
                            "the Transfer Engine cannot start: %s", mc_status_text(status));
     }
-    void *memory = NULL;
-    int exit_status = MC_EXIT_FAILED;
-    if (!mc_bench_has_transport("transfer_engine_bench", bench.engine, o->protocol)) {
-        mc_engine_destroy(bench.engine);
-        return MC_EXIT_FAILED;
-    }
-    status = mc_memory_alloc(bench.engine, size, "*", &memory);
-    if (status == MC_OK) {
-        bench.memory = memory;
-        if (o->init_mem) {
-            memset(memory, 0x5a, size);
-        }
-        exit_status =
-            strcmp(o->mode, "target") == 0 ? wait_as_target(&bench) : initiate(&bench, needed);
-        status = mc_memory_free(bench.engine, memory);
-    }
-    if (status != MC_OK) {
-        mc_cmd_fail("transfer_engine_bench", 0, "%llu bytes of memory: %s",
-                    (unsigned long long)size, mc_status_text(status));
-    }
+    int exit_status = run_with_engine(&bench, gpus);
     mc_engine_destroy(bench.engine);
     return exit_status;
 }
 
-static int check_and_run(const char *program, const void *options) {
+/* The memory that is meant: use_vram is on by default, which must not keep a machine without a GPU
+ * from measuring; who asks for it by name gets it or an error. False with the reason. */
+static bool choose_memory(struct mc_transfer_bench_options *o, struct mc_bench_gpus *gpus,
+                          struct mc_buf *error) {
+    struct mc_buf why = {0};
+    bool good = true;
+    if (o->use_vram && mc_bench_find_gpus(o->gpu_id, gpus, &why) != MC_OK) {
+        good = !o->use_vram_given && !o->gpu_id_given;
+        o->use_vram = false; /* so that the printed configuration says what is measured */
+        if (good) {
+            printf("no GPU can be used, so the memory is DRAM: %s\n", mc_buf_cstr(&why));
+        } else {
+            mc_buf_printf(error, "use_vram: no such GPU can be used: %s", mc_buf_cstr(&why));
+        }
+    }
+    mc_buf_free(&why);
+    return good;
+}
+
+static int check_and_run(const char *program, const void *of) {
+    struct mc_transfer_bench_options options = *(const struct mc_transfer_bench_options *)of;
+    struct mc_bench_gpus gpus = {0};
     struct mc_buf error = {0};
     int exit_status;
     mc_cmd_catch_signals();
-    if (mc_transfer_bench_check(options, &error) != MC_OK) {
+    if (mc_transfer_bench_check(&options, &error) != MC_OK ||
+        !choose_memory(&options, &gpus, &error)) {
         exit_status = mc_cmd_fail(program, MC_EXIT_FAILED, "%s", mc_buf_cstr(&error));
     } else {
-        exit_status = run(options);
+        exit_status = run(&options, &gpus);
     }
     mc_buf_free(&error);
     return exit_status;

@@ -63,6 +63,25 @@ void mc_device_copier_free(struct mc_device_copier *copier) {
     *copier = (struct mc_device_copier){0};
 }
 
+enum mc_status mc_device_start(struct mc_device *first, unsigned *count, struct mc_buf *why) {
+    for (size_t i = 0; i < MC_ARRAY_LEN(kinds); i++) {
+        mc_buf_puts(why, i > 0 ? "; " : "");
+        if (kinds[i]->start(count, why) == MC_OK) {
+            *first = (struct mc_device){kinds[i], 0};
+            return MC_OK;
+        }
+    }
+    return MC_NOT_SUPPORTED;
+}
+
+enum mc_status mc_device_alloc(struct mc_device device, size_t length, void **ptr) {
+    return device.ops->alloc(device.index, length, ptr);
+}
+
+void mc_device_release(struct mc_device device, void *ptr) {
+    device.ops->release(device.index, ptr);
+}
+
 bool mc_device_is_host(const void *ptr) {
     struct mc_device device;
     return !mc_device_present() || !mc_device_find((uint64_t)(uintptr_t)ptr, &device);

@@ -4,6 +4,7 @@
  * A range is device memory when the runtime in this process says so, never because of the name of
  * its location. A process that has no runtime loaded has no such memory, so nothing is ever loaded
  * for looking: the runtime is found where the application brought it (dlopen with RTLD_NOLOAD).
+ * Only a program that makes such memory itself loads it, by mc_device_start.
  * Another accelerator = one file with a struct mc_device_ops and one line of the table in device.c.
  */
 #ifndef MC_TE_DEVICE_H
@@ -15,10 +16,16 @@
 
 struct mc_device_ops {
     const char *kind; /* "cuda": its locations are "cuda:0" ... */
+    /* Brings the runtime into this process, and says how many devices it has, at least one.
+     * MC_NOT_SUPPORTED with the reason. */
+    enum mc_status (*start)(unsigned *count, struct mc_buf *why);
     /* Whether the runtime is in this process. */
     bool (*present)(void);
     /* Whether addr is device memory, and of which device. */
     bool (*owns)(uint64_t addr, unsigned *device);
+    /* MC_ERR_NO_MEMORY, logged. */
+    enum mc_status (*alloc)(unsigned device, size_t length, void **ptr);
+    void (*release)(unsigned device, void *ptr);
     /* For copies of one thread at a time. */
     enum mc_status (*stream_create)(unsigned device, void **stream);
     void (*stream_destroy)(unsigned device, void *stream);
@@ -59,6 +66,15 @@ struct mc_device_copier {
 MC_MUST_USE enum mc_status mc_device_copy(struct mc_device_copier *copier, struct mc_device device,
                                           void *to, const void *from, size_t length);
 void mc_device_copier_free(struct mc_device_copier *copier);
+
+/* For programs that make device memory of their own. Starts the first runtime that has devices
+ * here; theirs are *first and those with the next count - 1 indices. MC_NOT_SUPPORTED with the
+ * reason. */
+MC_MUST_USE enum mc_status mc_device_start(struct mc_device *first, unsigned *count,
+                                           struct mc_buf *why);
+/* MC_ERR_NO_MEMORY, logged. */
+MC_MUST_USE enum mc_status mc_device_alloc(struct mc_device device, size_t length, void **ptr);
+void mc_device_release(struct mc_device device, void *ptr);
 
 /* For who holds an address of the application and is about to touch it. */
 bool mc_device_is_host(const void *ptr);

@@ -17,6 +17,8 @@
 #include "base/log.h"
 #include "te/device.h"
 
+#define LIBRARY "libcuda.so.1"
+
 /* Of cuda.h. */
 #define CU_SUCCESS                  0
 #define CU_ALREADY_REGISTERED       712
@@ -31,6 +33,10 @@
 #define CU_RANGE_HANDLE_DMABUF      1
 
 struct cuda {
+    int (*init)(unsigned flags);
+    int (*device_get_count)(int *count);
+    int (*mem_alloc)(uint64_t *addr, size_t length);
+    int (*mem_free)(uint64_t addr);
     int (*device_get)(int *device, int ordinal);
     int (*primary_retain)(void **context, int device);
     int (*context_push)(void *context);
@@ -54,7 +60,7 @@ static _Atomic bool is_loaded;               /* and then this */
 static _Atomic unsigned long long looked_at; /* libraries that were loaded at the last look */
 
 static bool load_locked(void) {
-    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    void *handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
     if (handle == NULL) {
         return false;
     }
@@ -63,6 +69,10 @@ static bool load_locked(void) {
         void *to;
         bool optional;
     } symbols[] = {
+        {"cuInit", &cuda.init, false},
+        {"cuDeviceGetCount", &cuda.device_get_count, false},
+        {"cuMemAlloc_v2", &cuda.mem_alloc, false},
+        {"cuMemFree_v2", &cuda.mem_free, false},
         {"cuDeviceGet", &cuda.device_get, false},
         {"cuDevicePrimaryCtxRetain", &cuda.primary_retain, false},
         {"cuCtxPushCurrent_v2", &cuda.context_push, false},
@@ -161,6 +171,50 @@ static void cuda_leave(void) {
     (void)cuda.context_pop(&context);
 }
 
+/* The library stays for good: it is what memory and streams belong to. */
+static enum mc_status cuda_start(unsigned *count, struct mc_buf *why) {
+    int devices = 0;
+    if (dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL) == NULL) {
+        const char *text = dlerror();
+        mc_buf_puts(why, text != NULL ? text : LIBRARY " cannot be loaded");
+        return MC_NOT_SUPPORTED;
+    }
+    if (!cuda_present()) {
+        mc_buf_puts(why, LIBRARY " lacks a function");
+        return MC_NOT_SUPPORTED;
+    }
+    int error = cuda.init(0);
+    error = error != CU_SUCCESS ? error : cuda.device_get_count(&devices);
+    if (error != CU_SUCCESS || devices <= 0) {
+        const char *name = NULL;
+        (void)cuda.error_name(error, &name);
+        mc_buf_printf(why, LIBRARY " has no device (%s)", name == NULL ? "unknown error" : name);
+        return MC_NOT_SUPPORTED;
+    }
+    *count = (unsigned)mc_min_u64((uint64_t)devices, MC_DEVICES_MAX);
+    return MC_OK;
+}
+
+static enum mc_status cuda_alloc(unsigned device, size_t length, void **ptr) {
+    uint64_t addr = 0;
+    MC_TRY(cuda_enter(device));
+    int error = cuda.mem_alloc(&addr, length);
+    cuda_leave();
+    if (error != CU_SUCCESS) {
+        (void)failed("allocating device memory", device, error);
+        return MC_ERR_NO_MEMORY;
+    }
+    *ptr = (void *)(uintptr_t)addr;
+    return MC_OK;
+}
+
+static void cuda_release(unsigned device, void *ptr) {
+    if (cuda_enter(device) == MC_OK) {
+        (void)cuda.mem_free((uint64_t)(uintptr_t)ptr);
+        cuda_leave();
+    }
+}
+
 static enum mc_status cuda_stream_create(unsigned device, void **stream) {
     MC_TRY(cuda_enter(device));
     int error = cuda.stream_create(stream, CU_STREAM_NON_BLOCKING);
@@ -224,8 +278,11 @@ static int cuda_dmabuf(uint64_t addr, uint64_t length, int *fd, uint64_t *offset
 
 const struct mc_device_ops mc_device_cuda_ops = {
     .kind = "cuda",
+    .start = cuda_start,
     .present = cuda_present,
     .owns = cuda_owns,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
     .copy = cuda_copy,

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -13,7 +14,14 @@
 #define RANGES   64
 #define CONTEXTS ((uintptr_t)0x1000)
 
-enum { OK = 0, INVALID = 1, NOT_INITIALIZED = 3, BAD_CONTEXT = 201, LAUNCH_FAILED = 719 };
+enum {
+    OK = 0,
+    INVALID = 1,
+    NO_MEMORY = 2,
+    NO_DEVICE = 100,
+    BAD_CONTEXT = 201,
+    LAUNCH_FAILED = 719
+};
 
 struct range {
     uint64_t addr;
@@ -54,6 +62,10 @@ static struct range *empty(struct range *list) {
 
 /* ---- the driver ---- */
 
+EXPORT int cuInit(unsigned flags);
+EXPORT int cuDeviceGetCount(int *count);
+EXPORT int cuMemAlloc_v2(uint64_t *addr, size_t length);
+EXPORT int cuMemFree_v2(uint64_t addr);
 EXPORT int cuDeviceGet(int *device, int ordinal);
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device);
 EXPORT int cuCtxPushCurrent_v2(void *context);
@@ -68,6 +80,21 @@ EXPORT int cuPointerGetAttribute(void *out, int attribute, uint64_t addr);
 EXPORT int cuGetErrorName(int error, const char **name);
 EXPORT int cuMemGetHandleForAddressRange(void *handle, uint64_t addr, size_t size, int type,
                                          unsigned long long flags);
+
+/* As many as the driver would be let see. */
+static int devices(void) {
+    const char *few = getenv("STANDIN_CUDA_DEVICES");
+    return few == NULL ? STANDIN_DEVICES : atoi(few);
+}
+
+int cuInit(unsigned flags) {
+    return flags != 0 ? INVALID : devices() == 0 ? NO_DEVICE : OK;
+}
+
+int cuDeviceGetCount(int *count) {
+    *count = devices();
+    return OK;
+}
 
 int cuDeviceGet(int *device, int ordinal) {
     *device = ordinal;
@@ -251,7 +278,10 @@ int cuPointerGetAttribute(void *out, int attribute, uint64_t addr) {
 }
 
 int cuGetErrorName(int error, const char **name) {
-    *name = error == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_INVALID_VALUE";
+    *name = error == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED"
+            : error == NO_DEVICE   ? "CUDA_ERROR_NO_DEVICE"
+            : error == NO_MEMORY   ? "CUDA_ERROR_OUT_OF_MEMORY"
+                                   : "CUDA_ERROR_INVALID_VALUE";
     return OK;
 }
 
@@ -303,6 +333,24 @@ static void release(uint64_t addr) {
         }
     }
     pthread_mutex_unlock(&lock);
+}
+
+int cuMemAlloc_v2(uint64_t *addr, size_t length) {
+    if (depth == 0) {
+        return BAD_CONTEXT;
+    }
+    if (getenv("STANDIN_CUDA_ALLOC") != NULL) {
+        return NO_MEMORY; /* its only value: nothing is given */
+    }
+    return alloc((unsigned)(stack[depth - 1] - CONTEXTS), length, addr) == 0 ? OK : NO_MEMORY;
+}
+
+int cuMemFree_v2(uint64_t addr) {
+    if (depth == 0) {
+        return BAD_CONTEXT;
+    }
+    release(addr);
+    return OK;
 }
 
 static void *inside_of(uint64_t addr) {

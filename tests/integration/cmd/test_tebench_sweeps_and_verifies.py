@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tebench and transfer_engine_bench between two processes: sweeps, all operations verified, classes of threads, JSON lines,
-deadlines, notifications; the printed configuration repeats the run; slow settings are warned of; what is wrong is named."""
+deadlines, notifications; memory of GPUs, by a driver of host memory (tests/standins/cuda.h) that nothing but its copies can reach;
+the printed configuration repeats the run; slow settings are warned of; what is wrong is named."""
 import json
 import os
 import re
@@ -117,11 +118,15 @@ def the_configuration_repeats_the_run(closing, scratch):
                 "configuration")
     slow = initiate(name, "--max_block_size=4096", env={"MC_FORCE_TCP": "1"})
     check("warning: MC_FORCE_TCP" in slow and "measures latency" in slow, slow)
+    for xport, warned in (("tcp", True), ("shm", True), ("", False)):
+        text = initiate(name, "--max_block_size=4096", f"--xport_type={xport}", env={"MC_TENT_CONF": "{}"})
+        check_equal("warning: MC_TENT_CONF does not count" in text, warned, f"a warning with {xport}: {text}")
 
 
 def what_is_wrong_is_named(closing, scratch):
     _, name = target(closing)
-    for flags, said in ((["--seg_type=VRAM"], "DRAM only"), (["--start_block_size=2MB", "--max_block_size=1MB"], "sweep"),
+    for flags, said in ((["--seg_type=VRAM"], "no such GPU can be used: libcuda.so.1"),
+                        (["--seg_type_mix=dram,hbm"], "DRAM and VRAM are known"), (["--start_block_size=2MB", "--max_block_size=1MB"], "sweep"),
                         (["--qos_classes=a:0:1:1"], "class a needs"), (["--qos_classes=a:1"], "\"a:1\" is not name"),
                         (["--qos_classes=a:1:1:1,a:1:1:1"], "twice"), (["--workload_classes_json=[{]"], "column"),
                         (["--workload_classes_json=[{\"name\":\"x\",\"threads\":1}]"], "block_size"),
@@ -173,7 +178,85 @@ def one_transport_moves_everything(closing, scratch):
     check("metadata service not supported" in initiate("--metadata_server=zoo://keeper", fails=True), "a service of another kind")
 
 
+def driver_of(scratch):
+    """An environment in which programs find a driver with four GPUs."""
+    where = scratch / "driver"
+    where.mkdir(exist_ok=True)
+    if not (where / "libcuda.so.1").exists():
+        (where / "libcuda.so.1").symlink_to(bin_dir().parent / "tests/standins/libstandin_cuda.so")
+    return {"LD_LIBRARY_PATH": f"{where}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+
+
+def memory_of_gpus(closing, scratch):
+    env = driver_of(scratch)
+
+    def lend(*flags):
+        process = Process([TEBENCH, *SMALL, *flags], env=env)
+        closing.append(process)
+        return process, process.wait_for(r"--target_seg_name=(\S+:\d+)").group(1)
+
+    shape = ["--check_consistency", "--start_block_size=2000000", "--max_block_size=2000000", "--start_batch_size=2",
+             "--max_batch_size=2", "--start_num_threads=3", "--max_num_threads=3"]
+    all_gpus, name = lend("--seg_type=VRAM", "--local_gpu_id=-1")
+    check("memory: VRAM cuda:0, VRAM cuda:1, VRAM cuda:2, VRAM cuda:3: 16777216 bytes each" in all_gpus.output(),
+          all_gpus.output())
+    _, mixed = lend("--seg_type_mix=dram,vram", "--local_gpu_id=3")
+    for xport in ("", "tcp", "shm"):
+        for there, flags, here in ((name, ["--seg_type=VRAM", "--target_gpu_id=2"], "VRAM cuda:0:"),
+                                   (name, ["--seg_type=DRAM", "--op_type=mix"], "DRAM cpu:0:"),
+                                   (mixed, ["--seg_type_mix=vram,dram", "--op_type=write", "--local_gpu_id=1"],
+                                    "VRAM cuda:1, DRAM cpu:0:")):
+            text = initiate(there, *shape, *flags, f"--xport_type={xport}", env=env)
+            wrong = re.search(r"verified: (\d+) blocks, (\d+) wrong", text)
+            check(wrong and int(wrong[1]) >= 6 and int(wrong[2]) == 0 and f"memory: {here}" in text, text)
+    for flags, more, said in ((["--seg_type=VRAM", "--local_gpu_id=4"], {}, "this machine has 4, from 0 on"),
+                              (["--seg_type=VRAM"], {"STANDIN_CUDA_DEVICES": "0"}, "no device (CUDA_ERROR_NO_DEVICE)"),
+                              (["--seg_type=VRAM"], {"STANDIN_CUDA_ALLOC": "0"}, "16777216 bytes of memory: ")):
+        text = initiate(name, *flags, fails=True, env={**env, **more})
+        check(said in text, text)
+
+
+def memory_of_gpus_in_the_other_bench(closing, scratch):
+    env = driver_of(scratch)
+    small = ["--buffer_size=2MB", "--threads=3", "--batch_size=4", "--local_server_name=127.0.0.1", "--block_size=70000"]
+    bench = bin_dir() / "transfer_engine_bench"
+
+    def start(memory, *flags, env=env):
+        process = Process([bench, "--mode=target", "--protocol=auto", *small, *flags], env=env)
+        closing.append(process)
+        name = process.wait_for(r"listening on (\S+:\d+)").group(1)
+        check(f"memory: {memory}: " in process.output(), process.output())
+        return process, name
+
+    def initiate_to(name, *flags, fails=False, env=env):
+        done = run([bench, f"--segment_id={name}", "--verify", "--duration=1", *small, *flags], env=env)
+        text = done.stdout.decode() + done.stderr.decode()
+        check_equal(done.returncode, 1 if fails else 0, f"exit status of {flags}: {text}")
+        check(fails or "Verified: 0 blocks wrong" in text, text)
+        return text
+
+    # What upstream's program takes without a word is a GPU's memory, where there is one.
+    target_process, name = start("VRAM cuda:0")
+    check(" --use_vram=true " in target_process.output(), target_process.output())
+    for protocol in ("tcp", "auto"):
+        for operation in ("read", "write"):
+            for memory, flags in (("VRAM cuda:3", ["--gpu_id=3"]), ("DRAM *", ["--nouse_vram"]),
+                                  ("VRAM cuda:0, VRAM cuda:1, VRAM cuda:2, VRAM cuda:3", ["--gpu_id=-1"])):
+                text = initiate_to(name, f"--protocol={protocol}", f"--operation={operation}", *flags)
+                check(f"memory: {memory}: " in text, text)
+    _, many = start("VRAM cuda:0, VRAM cuda:1, VRAM cuda:2, VRAM cuda:3", "--gpu_id=-1")
+    initiate_to(many, "--protocol=auto", "--gpu_id=-1")
+    # Without a GPU: what was asked for by name is an error, the default is the host's memory, and said to be.
+    none = {**env, "STANDIN_CUDA_DEVICES": "0"}
+    _, host = start("DRAM *", env=none)
+    text = initiate_to(host, "--protocol=auto", env=none)
+    check("no GPU can be used, so the memory is DRAM: " in text and " --use_vram=false " in text, text)
+    for flag in ("--use_vram", "--gpu_id=0"):
+        check("CUDA_ERROR_NO_DEVICE" in initiate_to(host, flag, fails=True, env=none), flag)
+    check("this machine has 4, from 0 on" in initiate_to(host, "--gpu_id=7", fails=True), "a GPU that is not there")
+
+
 os.environ.pop("MC_FORCE_TCP", None)
 main(every_operation_verified, bytes_of_another_are_wrong, sweeps, what_does_not_fit_is_left_out, classes, deadlines,
-     the_configuration_repeats_the_run, what_is_wrong_is_named, the_other_bench,
+     memory_of_gpus, memory_of_gpus_in_the_other_bench, the_configuration_repeats_the_run, what_is_wrong_is_named, the_other_bench,
      one_transport_moves_everything)
