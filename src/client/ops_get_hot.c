@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "base/copy.h"
 #include "base/log.h"
 #include "client/checksum.h"
 #include "client/hot_cache.h"
@@ -29,7 +30,7 @@ static bool copy_out(struct mc_get_key *key, const uint8_t *bytes) {
         struct mc_store_range part = mc_get_piece(key, i, begin);
         uint64_t length = mc_min_u64(part.length, key->size - begin);
         if (length > 0) {
-            memcpy(part.ptr, bytes + part.offset, length);
+            mc_copy_in(part.ptr, bytes + part.offset, length);
         }
         begin += length;
     }
