@@ -304,8 +304,8 @@ static pid_t take_an_entry(int go, int ready, uint64_t now) {
         (void)!read(go, &c, 1);
         if (mc_qos_host_open(page, &h) == MC_OK) {
             mc_qos_host_publish(h, 1, now);
-            (void)!write(ready, "x", 1);
         }
+        (void)!write(ready, "x", 1);
         pause();
         _exit(0);
     }
