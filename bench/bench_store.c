@@ -3,11 +3,12 @@
  * and 4 threads, over TCP and on one host.
  *
  * The master and the node are processes of their own, this one is the client. Baselines in the same
- * run: memcpy between buffers larger than the cache; and, right before each single put and get over
- * TCP, raw sockets that move the same payloads the same way (a process that serves, a connection
- * and a thread there for each client thread, as many bytes of values as the store's, so that they
- * come from memory and not from a cache). Every value read is compared once, outside of the
- * measured time.
+ * run: memcpy between buffers larger than the cache; and, right before each put and get over TCP,
+ * raw sockets that move the same payloads the same way: a process that serves, a connection and a
+ * thread there for each client thread, as many values in a batch, whose requests are sent before
+ * the first answer is waited for, into as many buffers and through as many bytes of values as the
+ * store's, so that what comes from memory there comes from memory here. Every value read is
+ * compared once, outside of the measured time.
  *
  * Last, large objects in one piece and striped over three nodes, over TCP (road "whole",
  * "stripes").
@@ -370,65 +371,92 @@ static uint16_t raw_port;
 struct raw_job {
     bool put;
     size_t bytes;
-    unsigned index, threads;
+    unsigned batch, index, threads;
+    int fd;
+    uint8_t *values; /* of a batch */
     uint64_t calls, sample_count;
     uint64_t *samples;
 };
 
+/* All requests of a batch, then all answers. */
+static void raw_call(struct raw_job *j) {
+    struct raw_request requests[MAX_BATCH];
+    uint8_t acknowledgement[8];
+    for (unsigned i = 0; i < j->batch; i++) {
+        uint64_t value = (j->calls * j->batch + i) * j->threads + j->index;
+        requests[i] = (struct raw_request){j->put, j->bytes, value * j->bytes % SET_BYTES, 0};
+        struct iovec iov[2] = {{&requests[i], sizeof(requests[i])},
+                               {j->values + i * j->bytes, j->bytes}};
+        if (j->put) {
+            check(mc_send_all(j->fd, iov, 2, MC_NO_DEADLINE), "send");
+        }
+    }
+    if (!j->put) {
+        struct iovec all = {requests, j->batch * sizeof(requests[0])};
+        check(mc_send_all(j->fd, &all, 1, MC_NO_DEADLINE), "send");
+    }
+    for (unsigned i = 0; i < j->batch; i++) {
+        check(mc_recv_all(j->fd, j->put ? acknowledgement : j->values + i * j->bytes,
+                          j->put ? sizeof(acknowledgement) : j->bytes, MC_NO_DEADLINE),
+              "receive");
+    }
+}
+
 static void *raw_run(void *arg) {
     struct raw_job *j = arg;
-    struct mc_addr address;
-    int fd;
-    check(mc_addr_resolve("127.0.0.1", raw_port, &address), "resolve");
-    check(mc_connect(&address, MC_NO_DEADLINE, &fd), "connect");
-    uint8_t *value = mc_alloc(j->bytes), acknowledgement[8];
-    memset(value, 1, j->bytes);
     uint64_t begin = now_ns(), end = begin + (uint64_t)(seconds * 1e9), now = begin;
     while (now < end) {
         uint64_t started = now;
-        uint64_t offset = (j->calls * j->threads + j->index) * j->bytes % SET_BYTES;
-        struct raw_request request = {j->put, j->bytes, offset, 0};
-        struct iovec iov[2] = {{&request, sizeof(request)}, {value, j->bytes}};
-        check(mc_send_all(fd, iov, j->put ? 2 : 1, MC_NO_DEADLINE), "send");
-        check(mc_recv_all(fd, j->put ? acknowledgement : value,
-                          j->put ? sizeof(acknowledgement) : j->bytes, MC_NO_DEADLINE),
-              "receive");
+        raw_call(j);
         now = now_ns();
         if (j->sample_count < MAX_SAMPLES) {
             j->samples[j->sample_count++] = now - started;
         }
         j->calls++;
     }
-    free(value);
-    close(fd);
     return NULL;
 }
 
-static void measure_raw(bool put, size_t bytes, unsigned threads) {
+static void prepare_raw_job(struct raw_job *j) {
+    struct mc_addr address;
+    check(mc_addr_resolve("127.0.0.1", raw_port, &address), "resolve");
+    check(mc_connect(&address, MC_NO_DEADLINE, &j->fd), "connect");
+    j->samples = mc_alloc(MAX_SAMPLES * sizeof(*j->samples));
+    j->values = mc_alloc(j->bytes * j->batch);
+    memset(j->values, 1, j->bytes * j->batch);
+}
+
+static void measure_raw(bool put, size_t bytes, unsigned batch, unsigned threads) {
     struct raw_job jobs[MAX_THREADS];
     pthread_t ids[MAX_THREADS];
     uint64_t *samples = mc_alloc(threads * MAX_SAMPLES * sizeof(*samples));
+    for (unsigned t = 0; t < threads; t++) {
+        jobs[t] = (struct raw_job){
+            .put = put, .bytes = bytes, .batch = batch, .index = t, .threads = threads};
+        prepare_raw_job(&jobs[t]);
+    }
     uint64_t begin = now_ns(), calls = 0, count = 0;
     for (unsigned t = 0; t < threads; t++) {
-        jobs[t] = (struct raw_job){.put = put,
-                                   .bytes = bytes,
-                                   .index = t,
-                                   .threads = threads,
-                                   .samples = mc_alloc(MAX_SAMPLES * sizeof(*samples))};
         MC_ASSERT(pthread_create(&ids[t], NULL, raw_run, &jobs[t]) == 0);
     }
     for (unsigned t = 0; t < threads; t++) {
         pthread_join(ids[t], NULL);
+    }
+    double elapsed = (double)(now_ns() - begin) / 1e9;
+    for (unsigned t = 0; t < threads; t++) {
         calls += jobs[t].calls;
         memcpy(samples + count, jobs[t].samples, jobs[t].sample_count * sizeof(*samples));
         count += jobs[t].sample_count;
+        close(jobs[t].fd);
+        free(jobs[t].values);
         free(jobs[t].samples);
     }
-    double elapsed = (double)(now_ns() - begin) / 1e9;
     qsort(samples, count, sizeof(*samples), by_u64);
-    struct figure f = {(double)calls / elapsed, (double)(calls * bytes) / elapsed / 1e9,
-                       (double)samples[count / 2] / 1e3, (double)samples[count * 99 / 100] / 1e3};
-    print_figure("socket", put ? "put" : "get", bytes, 1, threads, &f);
+    struct figure f = {.values_s = (double)(calls * batch) / elapsed,
+                       .gb_s = (double)(calls * batch * bytes) / elapsed / 1e9,
+                       .p50_us = (double)samples[count / 2] / 1e3,
+                       .p99_us = (double)samples[count * 99 / 100] / 1e3};
+    print_figure("socket", put ? "put" : "get", bytes, batch, threads, &f);
     free(samples);
 }
 
@@ -486,8 +514,8 @@ static void run_road(bool tcp) {
                     continue;
                 }
                 for (enum op op = OP_PUT; op <= OP_GET; op++) {
-                    if (tcp && BATCHES[b] == 1) {
-                        measure_raw(op == OP_PUT, SIZES[s], THREADS[t]);
+                    if (tcp) {
+                        measure_raw(op == OP_PUT, SIZES[s], BATCHES[b], THREADS[t]);
                     }
                     measure(store, road, op, SIZES[s], BATCHES[b], THREADS[t]);
                 }
