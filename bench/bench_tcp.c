@@ -6,7 +6,10 @@
  * received in place.
  *
  * The two sides alternate, ROUNDS times each. "Good" is the third best round: on a machine that
- * others use as well, short rounds and that column come nearest to a quiet one.
+ * others use as well, short rounds and that column come nearest to a quiet one. Every round has
+ * connections (and an engine) of its own, warmed for a sixth of its time: congestion control
+ * remembers, and what an older load or a chance taught it about one connection would be taken for a
+ * difference between the sides in all rounds that follow (BBR, see bench/README.md).
  *
  * Usage: bench_tcp [SECONDS_A_ROUND [all|short|single|latency|far [HERE THERE]]]
  *
@@ -22,6 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "bench.h"
 #include "io/io.h"
 #include "mooncake/transfer.h"
@@ -40,20 +44,27 @@ static char *make_memory(int byte) {
     return memory;
 }
 
-static struct mc_engine *make_engine(const char *host) {
+static struct mc_engine *make_engine(const char *host, char *memory, uint32_t flags) {
     struct mc_engine_options options;
     struct mc_engine *engine;
     mc_engine_options_init(&options);
     options.host = host;
     options.disable_shm = true;
     MC_ASSERT(mc_engine_create(&options, &engine) == MC_OK);
+    MC_ASSERT(mc_memory_register(engine, memory, MEMORY, "*", flags) == MC_OK);
     return engine;
 }
 
 /* ---- raw sockets ---- */
 
+/* Headers and status words fill a cache line, although they need not, so that the payload behind
+ * them does not begin where processors of AMD copy slowly (docs/transport-tcp.md): the baseline is
+ * to be as fast as sockets can be, not as an accident lets it. */
 struct raw_header {
-    uint64_t size, offset, op;
+    uint64_t size, offset, op, unused[5];
+};
+struct raw_status {
+    uint64_t code, unused[7];
 };
 
 static bool raw_receive(int fd, void *to, size_t length) {
@@ -91,7 +102,7 @@ static char *raw_memory; /* the target process's */
 static void *raw_serve(void *arg) {
     int fd = (int)(intptr_t)arg;
     struct raw_header h;
-    uint64_t status = 0;
+    struct raw_status status = {0};
     bool ok = true;
     while (ok && raw_receive(fd, &h, sizeof(h))) {
         struct iovec reply[2] = {{&status, sizeof(status)}, {raw_memory + h.offset, h.size}};
@@ -132,12 +143,11 @@ static void enter_space(void) {
 static _Noreturn void be_target(int pipe_fd, const char *host) {
     struct target t = {.memory = 0};
     enter_space();
-    struct mc_engine *engine = make_engine(host);
     int listener;
     raw_memory = make_memory(1);
+    struct mc_engine *engine = make_engine(host, raw_memory, 0);
     t.memory = (uint64_t)(uintptr_t)raw_memory;
     snprintf(t.name, sizeof(t.name), "%s", mc_engine_name(engine));
-    MC_ASSERT(mc_memory_register(engine, raw_memory, MEMORY, "*", 0) == MC_OK);
     MC_ASSERT(mc_listen(host, 0, 16, &listener, &t.raw_port) == MC_OK);
     set_blocking(listener);
     MC_ASSERT(write(pipe_fd, &t, sizeof(t)) == sizeof(t));
@@ -163,6 +173,7 @@ struct load {
 
 struct bench {
     struct target target;
+    const char *here, *there;
     struct mc_engine *engine;
     mc_segment_id segment;
     char *memory;
@@ -194,9 +205,9 @@ static void raw_batch(struct client *c) {
     const struct load *load = c->load;
     int fd = c->bench->raw_fds[c->index];
     struct raw_header headers[BATCH_MAX];
-    uint64_t status;
+    struct raw_status status;
     for (int i = 0; i < load->batch; i++) {
-        headers[i] = (struct raw_header){load->size, next_offset(c), load->op};
+        headers[i] = (struct raw_header){load->size, next_offset(c), load->op, {0}};
     }
     if (load->op == MC_TRANSFER_READ) {
         struct iovec all = {headers, (size_t)load->batch * sizeof(headers[0])};
@@ -229,11 +240,38 @@ static void engine_batch(struct client *c) {
               MC_OK);
 }
 
+static void raw_open(struct bench *bench, int threads) {
+    struct mc_addr addr;
+    MC_ASSERT(mc_addr_resolve(bench->there, bench->target.raw_port, &addr) == MC_OK);
+    for (int i = 0; i < threads; i++) {
+        MC_ASSERT(mc_connect(&addr, now_ns() + MC_SEC, &bench->raw_fds[i]) == MC_OK);
+        set_blocking(bench->raw_fds[i]);
+    }
+}
+
+static void raw_close(struct bench *bench, int threads) {
+    for (int i = 0; i < threads; i++) {
+        close(bench->raw_fds[i]);
+    }
+}
+
+static void engine_open(struct bench *bench, int threads) {
+    bench->engine = make_engine(bench->here, bench->memory, MC_MEMORY_LOCAL_ONLY);
+    MC_ASSERT(mc_segment_open(bench->engine, bench->target.name, &bench->segment) == MC_OK);
+}
+
+static void engine_close(struct bench *bench, int threads) {
+    mc_engine_destroy(bench->engine);
+}
+
 struct side {
     const char *name;
+    void (*open)(struct bench *bench, int threads);
     void (*batch)(struct client *);
+    void (*close)(struct bench *bench, int threads);
 };
-static const struct side SIDES[2] = {{"raw", raw_batch}, {"tcp", engine_batch}};
+static const struct side SIDES[2] = {{"raw", raw_open, raw_batch, raw_close},
+                                     {"tcp", engine_open, engine_batch, engine_close}};
 
 struct job {
     struct client client;
@@ -259,14 +297,14 @@ static void *run_client(void *arg) {
 }
 
 /* GB/s */
-static double run_round(struct bench *bench, const struct load *load, const struct side *side) {
+static double run_for(struct bench *bench, const struct load *load, const struct side *side,
+                      double seconds) {
     struct job jobs[THREADS_MAX];
     pthread_t threads[THREADS_MAX];
     uint64_t begin = now_ns(), bytes = 0;
     bench->sample_count = 0;
     for (int i = 0; i < load->threads; i++) {
-        jobs[i] =
-            (struct job){{bench, load, i, 0, 0}, side, begin + (uint64_t)(bench->seconds * 1e9)};
+        jobs[i] = (struct job){{bench, load, i, 0, 0}, side, begin + (uint64_t)(seconds * 1e9)};
         pthread_create(&threads[i], NULL, run_client, &jobs[i]);
     }
     for (int i = 0; i < load->threads; i++) {
@@ -274,6 +312,14 @@ static double run_round(struct bench *bench, const struct load *load, const stru
         bytes += jobs[i].client.bytes;
     }
     return (double)bytes / (double)(now_ns() - begin);
+}
+
+static double run_round(struct bench *bench, const struct load *load, const struct side *side) {
+    side->open(bench, load->threads);
+    (void)run_for(bench, load, side, bench->seconds / 6);
+    double rate = run_for(bench, load, side, bench->seconds);
+    side->close(bench, load->threads);
+    return rate;
 }
 
 /* Of sorted values: what the machine gives when others let it, two rounds in ROUNDS. */
@@ -306,15 +352,6 @@ static void compare(struct bench *bench, const struct load *load) {
     fflush(stdout);
 }
 
-static void connect_raw(struct bench *bench, const char *host) {
-    struct mc_addr addr;
-    MC_ASSERT(mc_addr_resolve(host, bench->target.raw_port, &addr) == MC_OK);
-    for (int i = 0; i < THREADS_MAX; i++) {
-        MC_ASSERT(mc_connect(&addr, now_ns() + MC_SEC, &bench->raw_fds[i]) == MC_OK);
-        set_blocking(bench->raw_fds[i]);
-    }
-}
-
 static void run_all(struct bench *bench, const char *which) {
     static const uint64_t sizes[] = {4096, 65536, 1 << 20, 16 << 20};
     static const int batches[] = {1, 16, 128}, threads[] = {1, 2, 4};
@@ -343,25 +380,21 @@ static void run_all(struct bench *bench, const char *which) {
 }
 
 int main(int argc, char **argv) {
-    struct bench bench = {.seconds = argc > 1 ? atof(argv[1]) : 0.1};
-    const char *here = argc > 4 ? argv[3] : "127.0.0.1", *there = argc > 4 ? argv[4] : "127.0.0.1";
+    struct bench bench = {.seconds = argc > 1 ? atof(argv[1]) : 0.1,
+                          .here = argc > 4 ? argv[3] : "127.0.0.1",
+                          .there = argc > 4 ? argv[4] : "127.0.0.1"};
     int channel[2];
+    MC_ASSERT(mc_log_set_level("WARNING") == MC_OK);
     MC_ASSERT(pipe(channel) == 0);
     pid_t pid = fork();
     if (pid == 0) {
-        be_target(channel[1], there);
+        be_target(channel[1], bench.there);
     }
     MC_ASSERT(pid > 0 &&
               read(channel[0], &bench.target, sizeof(bench.target)) == sizeof(bench.target));
     bench.memory = make_memory(2);
     bench.samples = mc_alloc(SAMPLES_MAX * sizeof(bench.samples[0]));
-    bench.engine = make_engine(here);
-    MC_ASSERT(mc_memory_register(bench.engine, bench.memory, MEMORY, "*", MC_MEMORY_LOCAL_ONLY) ==
-              MC_OK);
-    MC_ASSERT(mc_segment_open(bench.engine, bench.target.name, &bench.segment) == MC_OK);
-    connect_raw(&bench, there);
     run_all(&bench, argc > 2 ? argv[2] : "all");
-    mc_engine_destroy(bench.engine);
     free(bench.samples);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
