@@ -199,6 +199,16 @@ static struct mc_engine *make_engine(enum way way) {
     return engine;
 }
 
+static void open_engine(struct bench *b, enum way way) {
+    b->engines[way] = make_engine(way);
+    check(mc_segment_open(b->engines[way], b->target.names[way], &b->segments[way]), "open");
+}
+
+static void close_engine(struct bench *b, enum way way) {
+    mc_engine_destroy(b->engines[way]);
+    b->engines[way] = NULL;
+}
+
 /* The ways that are measured, and those that they are measured against. */
 static bool is_needed(const struct config *config, enum way way) {
     return config->ways[way] || (way == WAY_TCP && config->ways[WAY_TLS]);
@@ -249,6 +259,7 @@ struct worker {
     size_t samples;
     uint64_t *latency_ns; /* of each batch */
     int fd;               /* of WAY_SOCKET */
+    double seconds;
 };
 
 static void socket_batch(struct worker *w, const uint64_t *offsets) {
@@ -297,7 +308,7 @@ static void *worker_main(void *arg) {
     const struct round_case *r = w->round;
     uint64_t part = r->bench->config.set_bytes / r->threads;
     uint64_t places = part / r->size, next = 0, offsets[BATCH_MAX];
-    uint64_t end = now_ns() + (uint64_t)(r->bench->config.seconds * 1e9);
+    uint64_t end = now_ns() + (uint64_t)(w->seconds * 1e9);
     do {
         for (size_t i = 0; i < r->batch; i++, next++) {
             offsets[i] = w->index * part + next % places * r->size;
@@ -331,23 +342,40 @@ static int dial(const struct bench *b) {
     return fd;
 }
 
-static struct figures run_round(const struct round_case *r) {
+/* Every round over sockets has connections of its own on both sides: congestion control remembers,
+ * and what an older case taught it would be taken for a difference between the sides. */
+static void open_round(const struct round_case *r, int *fds) {
+    struct bench *b = r->bench;
+    for (size_t i = 0; i < r->threads && r->way == WAY_SOCKET; i++) {
+        fds[i] = dial(b);
+    }
+    if (r->way == WAY_TCP || r->way == WAY_TLS) {
+        open_engine(b, r->way);
+    }
+}
+
+static void close_round(const struct round_case *r, const int *fds) {
+    for (size_t i = 0; i < r->threads && r->way == WAY_SOCKET; i++) {
+        close(fds[i]);
+    }
+    if (r->way == WAY_TCP || r->way == WAY_TLS) {
+        close_engine(r->bench, r->way);
+    }
+}
+
+static struct figures run_for(const struct round_case *r, const int *fds, double for_seconds) {
     static uint64_t samples[THREADS_MAX][SAMPLES_MAX];
     struct worker workers[THREADS_MAX];
     pthread_t threads[THREADS_MAX];
     uint64_t bytes = 0, begin = now_ns();
     size_t count = 0;
     for (size_t i = 0; i < r->threads; i++) {
-        workers[i] =
-            (struct worker){r, i, 0, 0, samples[i], r->way == WAY_SOCKET ? dial(r->bench) : -1};
+        workers[i] = (struct worker){r, i, 0, 0, samples[i], fds[i], for_seconds};
         MC_ASSERT(pthread_create(&threads[i], NULL, worker_main, &workers[i]) == 0);
     }
     for (size_t i = 0; i < r->threads; i++) {
         pthread_join(threads[i], NULL);
         bytes += workers[i].bytes;
-        if (workers[i].fd >= 0) {
-            close(workers[i].fd);
-        }
     }
     double seconds = (double)(now_ns() - begin) / 1e9;
     uint64_t *all = mc_alloc(r->threads * SAMPLES_MAX * sizeof(*all));
@@ -359,6 +387,16 @@ static struct figures run_round(const struct round_case *r) {
     struct figures f = {(double)bytes / seconds / 1e9, (double)all[count / 2] / 1e3,
                         (double)all[count * 99 / 100] / 1e3};
     free(all);
+    return f;
+}
+
+static struct figures run_round(const struct round_case *r) {
+    double seconds = r->bench->config.seconds;
+    int fds[THREADS_MAX] = {0}; /* used by bare sockets alone */
+    open_round(r, fds);
+    (void)run_for(r, fds, seconds / 6); /* warms up */
+    struct figures f = run_for(r, fds, seconds);
+    close_round(r, fds);
     return f;
 }
 
@@ -397,7 +435,6 @@ static void run_case(struct round_case *r, FILE *json, bool *first) {
     }
     base.way = baselines[r->way];
     base.threads = base.way == WAY_MEMCPY ? 1 : r->threads;
-    (void)run_round(r); /* warms up */
     for (unsigned i = 0; i < config->rounds; i++) {
         bare[i] = run_round(&base);
         engine[i] = run_round(r);
@@ -557,17 +594,14 @@ int main(int argc, char **argv) {
     }
     bench.local = memory(bench.config.set_bytes);
     bench.other = memory(bench.config.set_bytes);
-    for (enum way way = 0; way < WAY_COUNT; way++) {
+    for (enum way way = WAY_SHM; way <= WAY_COPIED; way++) {
         if (is_needed(&bench.config, way)) {
-            bench.engines[way] = make_engine(way);
-            check(
-                mc_segment_open(bench.engines[way], bench.target.names[way], &bench.segments[way]),
-                "open");
+            open_engine(&bench, way);
         }
     }
     run_all(&bench);
-    for (enum way way = 0; way < WAY_COUNT; way++) {
-        mc_engine_destroy(bench.engines[way]);
+    for (enum way way = WAY_SHM; way <= WAY_COPIED; way++) {
+        close_engine(&bench, way);
     }
     if (bench.config.ways[WAY_TLS]) {
         forget_certificate();
