@@ -61,6 +61,10 @@ MC_MUST_USE enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadl
  * mc_connect_end says how it went (errno tells why not). The caller closes it in either case. */
 MC_MUST_USE enum mc_status mc_connect_begin(const struct mc_addr *addr, int *fd);
 MC_MUST_USE enum mc_status mc_connect_end(int fd);
+/* How long the kernel has seen a round trip of this connection take, smoothed; right after
+ * connecting that of the handshake, which no program's wake-up is part of. 0 when it is not known.
+ */
+uint32_t mc_socket_rtt_us(int fd);
 /* Accepts one; MC_ERR_NOT_FOUND when none waits. MC_ERR_LIMIT when descriptors have run out: the
  * listener stays readable, so stop watching it for a while (mc_acceptor does). Same socket options
  * as mc_connect. Of a local socket too; *peer is then zero. */

@@ -246,6 +246,13 @@ enum mc_status mc_connect_end(int fd) {
     return error == 0 ? MC_OK : MC_ERR_UNREACHABLE;
 }
 
+uint32_t mc_socket_rtt_us(int fd) {
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    memset(&info, 0, sizeof(info));
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 ? info.tcpi_rtt : 0;
+}
+
 enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadline_ns, int *fd_out) {
     int fd = -1;
     errno = 0;

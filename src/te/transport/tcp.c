@@ -4,7 +4,8 @@
  *
  * This file starts and stops it, keeps the peers and hands posted slices to lanes. A post goes to
  * the lane with the least queued bytes; it is spread over several only where cores are left for
- * their streams.
+ * their streams, or where the peer is so far away that windows and pacing are the limit, of which
+ * every connection has its own.
  */
 #include "te/transport/tcp.h"
 
@@ -19,6 +20,8 @@
 #define SLICE_BYTES      (4ull << 20)
 #define COST             100
 #define SPREAD_MIN_BYTES (1ull << 20) /* less than this a lane is not worth a second lane */
+#define FAR_RTT_US       500          /* a copy of 1 MiB takes less */
+#define FAR_MIN_BYTES    (256ull << 10)
 #define STALL_DEFAULT_S  30
 #define QUEUE_DEFAULT    (1ull << 20)
 
@@ -151,14 +154,21 @@ static struct tcp_lane *choose_lane(struct tcp_peer *peer, uint64_t weight) {
     }
 }
 
+/* Over how many lanes a post of so many bytes spreads. */
+static uint64_t count_parts(const struct tcp_transport *t, const struct tcp_peer *peer,
+                            uint64_t bytes) {
+    bool far = atomic_load_explicit(&peer->rtt_us, memory_order_relaxed) >= FAR_RTT_US;
+    uint64_t worth = bytes / (far ? FAR_MIN_BYTES : SPREAD_MIN_BYTES);
+    return mc_min_u64(mc_max_u64(worth, 1), far ? peer->lane_count : t->lanes_per_post);
+}
+
 static void post_to_lanes(struct tcp_transport *t, struct tcp_peer *peer,
                           struct mc_slice_op **slices, size_t count) {
     uint64_t total = 0;
     for (size_t i = 0; i < count; i++) {
         total += tcp_slice_weight(slices[i]);
     }
-    uint64_t parts = mc_min_u64(mc_max_u64(total / SPREAD_MIN_BYTES, 1), t->lanes_per_post);
-    uint64_t share = total / parts;
+    uint64_t share = total / count_parts(t, peer, total);
     for (size_t begin = 0, end; begin < count; begin = end) {
         uint64_t weight = 0;
         for (end = begin; end < count && (weight < share || end == begin); end++) {

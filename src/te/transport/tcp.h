@@ -91,7 +91,7 @@ struct tcp_transport {
     struct tcp_shard *shards;
     unsigned shard_count;
     unsigned lanes_per_peer;
-    unsigned lanes_per_post; /* over how many lanes one post spreads */
+    unsigned lanes_per_post; /* over how many lanes one post to a near peer spreads */
     unsigned stall_ticks; /* sweeps without a byte moved until a busy connection counts as dead */
     uint64_t queue_limit; /* slices of one peer */
     uint64_t connect_timeout_ns;
@@ -211,6 +211,7 @@ struct tcp_peer {
     bool acked;
     bool tls;
     bool pads;                    /* long requests are padded: see tcp_lane_io.c */
+    _Atomic uint32_t rtt_us;      /* the least of its lanes' handshakes; 0 = not known */
     _Atomic uint64_t queued;      /* slices on all lanes */
     _Atomic uint64_t retry_at_ns; /* no connect before */
     _Atomic uint32_t refusals;    /* connections in a row that came to nothing */

@@ -278,6 +278,15 @@ static enum mc_status secure_locked(struct tcp_lane *lane, bool *done) {
     return mc_stream_tls_step(&lane->stream, done);
 }
 
+/* By several reactors at a time, perhaps: one of them may win with more than the least, which only
+ * means a lane more or less for some posts. */
+static void note_rtt(struct tcp_peer *peer, uint32_t rtt_us) {
+    uint32_t least = atomic_load_explicit(&peer->rtt_us, memory_order_relaxed);
+    if (rtt_us > 0 && (least == 0 || rtt_us < least)) {
+        atomic_store_explicit(&peer->rtt_us, rtt_us, memory_order_relaxed);
+    }
+}
+
 static void end_connect_locked(struct tcp_lane *lane) {
     struct tcp_metrics *metrics = &lane->peer->transport->metrics;
     enum mc_status status =
@@ -300,6 +309,7 @@ static void end_connect_locked(struct tcp_lane *lane) {
         mc_stream_sleep_in_reads(&lane->stream);
     }
     lane->state = TCP_LANE_UP;
+    note_rtt(lane->peer, mc_socket_rtt_us(lane->stream.fd));
     atomic_store_explicit(&lane->connected, true, memory_order_relaxed);
     lane->counted = true;
     lane->moved = true;

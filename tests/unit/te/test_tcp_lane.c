@@ -196,6 +196,36 @@ static void threads_share_lanes(void **state) {
                 f->segment.desc.tcp_proto * 2);
 }
 
+/* Reads of 1 MiB in all, in one post. Nothing is taken off the lanes while it is posted, because a
+ * waiter is promised. Returns how many connections had to be made. */
+static int64_t connects_of_a_post(struct fixture *f, uint64_t seed) {
+    enum { SIZE = 64 << 10, COUNT = 16 };
+    int64_t before = mc_metric_get(&double_metrics(f->initiator)->connects);
+    struct double_batch *b = double_batch();
+    mc_test_fill(f->remote, SIZE * COUNT, seed);
+    for (size_t i = 0; i < COUNT; i++) {
+        double_add_slice(b, &f->segment, MC_TRANSFER_READ, f->local + i * SIZE,
+                         f->remote + i * SIZE, SIZE);
+    }
+    assert_ok(double_post(b, true));
+    double_wait(b, true);
+    mc_test_verify(f->local, SIZE * COUNT, seed);
+    free(b);
+    return mc_metric_get(&double_metrics(f->initiator)->connects) - before;
+}
+
+static void a_post_to_a_far_peer_is_spread_over_all_lanes(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(connects_of_a_post(f, 1), 1);
+    struct tcp_peer *peer = f->segment.base.transport_state[0];
+    assert_true(atomic_load(&peer->rtt_us) > 0); /* the handshake's */
+    atomic_store(&peer->rtt_us, 50);
+    assert_int_equal(connects_of_a_post(f, 2), 0);
+    atomic_store(&peer->rtt_us, UINT32_MAX);
+    assert_int_equal(connects_of_a_post(f, 3), 3);
+    assert_true(atomic_load(&peer->rtt_us) < UINT32_MAX); /* the new lanes know better */
+}
+
 static void reads_and_writes_of_one_batch_flow_in_both_directions(void **state) {
     struct fixture *f = *state;
     enum { SIZE = DOUBLE_LARGEST / 256, PAIRS = 100 };
@@ -717,6 +747,7 @@ int main(void) {
         T(the_reactor_moves_every_byte_in_the_plain_protocol),
         T(threads_share_lanes),
         T1(threads_share_lanes),
+        T(a_post_to_a_far_peer_is_spread_over_all_lanes),
         T1(reads_and_writes_of_one_batch_flow_in_both_directions),
         T1(a_refusal_fails_its_slice_for_good_and_the_others_for_a_retry),
         T(a_plain_write_that_was_refused_is_not_a_success),
