@@ -3,8 +3,9 @@
  *
  * Every failure, of whatever stage (posting refused, completion with an error, a transport's own
  * time-out), takes the same steps: while the transport says that may help, another of its rails, or
- * where it has one only the same again until MC_SLICE_ATTEMPTS posts were made; then the next
- * transport not tried; then those passed over because all their rails pause; when none is left the
+ * where it has one only the same again until MC_SLICE_ATTEMPTS posts were made (not after one that
+ * hung, which may take seconds again); then the next transport not tried; then those passed over
+ * because all their rails pause or their only one hung; when none is left the
  * descriptor is fetched once and, if the same peer still answers, the round begins anew, once, or
  * until its deadline where ways hang and do not fail; then the slice ends with its first error and
  * so does the task, except that a write whose bytes may still arrive is not called over
@@ -144,10 +145,13 @@ void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, boo
         slice->first_error = status;
     }
     atomic_store_explicit(&mc_slot_of(slice->segment)->stale, 1, memory_order_relaxed);
-    bool again = slice->attempts < MC_SLICE_ATTEMPTS;
+    bool hung = d->watched && status == MC_ERR_TIMEOUT;
+    bool again = !hung && slice->attempts < MC_SLICE_ATTEMPTS;
     if (d->sprayed) { /* each rail once */
         item->tried |= (uint16_t)(1u << slice->rail);
         again = mc_spray_usable(&d->spray, item) > 0;
+    } else if (hung) { /* the others first */
+        mc_slice_of(slice)->skipped_transports |= 1u << slice->transport->index;
     }
     if (retryable && again) {
         mc_metric_add(&d->retries, 1);

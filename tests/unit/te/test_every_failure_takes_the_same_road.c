@@ -283,7 +283,7 @@ static void a_transport_that_hangs_is_left(void **state) {
     mc_test_verify(s->local, SIZE, 7);
     assert_int_equal(faults[0].moved, 0);
     assert_int_equal(faults[1].moved, 7);
-    assert_true(faults[0].cancelled >= 7);
+    assert_int_equal(faults[0].cancelled, 7); /* its only rail, which hangs, is not tried twice */
     assert_true(te_counter(s->a, "mooncake_te_attempts_given_up_total") > 0);
     assert_int_equal(te_counter(s->a, "mooncake_te_tasks_timed_out_total"), 0);
     /* Batches that somebody waits for in another call are looked at as well. */
@@ -326,7 +326,7 @@ static void a_transports_timeout_goes_the_same_way(void **state) {
     faults[0].retryable = true;
     read_all(s);
     assert_int_equal(faults[0].moved, 0);
-    assert_int_equal(faults[0].fail, 1000 - 7 * 3); /* three posts of each slice */
+    assert_int_equal(faults[0].fail, 1000 - 7); /* one post of each slice */
     assert_int_equal(faults[1].moved, 7);
 }
 
