@@ -46,7 +46,7 @@
 struct notes { /* as it lies in the file, in this machine's order */
     char magic[8];
     char boot_id[40]; /* of the machine's start that wrote it */
-    uint64_t orderly; /* 1: its master has ended, and all of it is in the file */
+    uint64_t sum;     /* of all that follows, once its master has ended; 0 = it has not */
     uint64_t hash_seed, first_version;
     _Atomic uint64_t next_version;
     _Atomic uint64_t floor; /* everything older was removed; 0 = nothing was */
@@ -54,7 +54,7 @@ struct notes { /* as it lies in the file, in this machine's order */
 };
 _Static_assert(sizeof(struct notes) <= HEAD_BYTES, "the tables follow");
 
-static const char MAGIC[8] = "MCNOTES1";
+static const char MAGIC[8] = "MCNOTES2";
 
 struct mc_changes {
     struct notes *notes;
@@ -75,9 +75,29 @@ static void read_boot_id(char out[40]) {
     }
 }
 
-static bool trusted(const struct notes *notes, const char boot_id[40]) {
+static void *map(int fd, size_t bytes) {
+    int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
+static uint64_t sum_of(const struct notes *notes, size_t bytes) {
+    size_t head = offsetof(struct notes, hash_seed);
+    return mc_hash64((const char *)notes + head, bytes - head, 0) | 1;
+}
+
+/* Without a sum the file is this machine's memory, and as good; with one it may have lain on a disk
+ * that flips bits, and a version that is taken for a lower one would let old values return. */
+static bool trusted(int fd, size_t bytes, const char boot_id[40]) {
+    struct notes *notes = map(fd, bytes);
+    if (notes == NULL) {
+        return false;
+    }
     bool same = boot_id[0] != '\0' && memcmp(notes->boot_id, boot_id, 40) == 0;
-    return memcmp(notes->magic, MAGIC, sizeof(MAGIC)) == 0 && (same || notes->orderly == 1);
+    bool good = memcmp(notes->magic, MAGIC, sizeof(MAGIC)) == 0 &&
+                (notes->sum != 0 ? notes->sum == sum_of(notes, bytes) : same);
+    munmap(notes, bytes);
+    return good;
 }
 
 /* Ours alone, and with all its bytes: a full file system is found here and not at a write. */
@@ -101,12 +121,7 @@ static int open_file(const char *path, size_t bytes, const char boot_id[40], boo
         errno = EPERM;
         goto fail_open;
     }
-    step = "read";
-    struct notes found = {0};
-    if (pread(fd, &found, sizeof(found), 0) < 0) {
-        goto fail_open;
-    }
-    *fresh = (size_t)info.st_size != bytes || !trusted(&found, boot_id);
+    *fresh = (size_t)info.st_size != bytes || !trusted(fd, bytes, boot_id);
     step = "allocate";
     if (*fresh && (ftruncate(fd, 0) != 0 || (errno = posix_fallocate(fd, 0, (off_t)bytes)) != 0)) {
         goto fail_open;
@@ -119,12 +134,6 @@ fail:
             "disks: path=%s step=%s errno=%d reason=\"%s\"",
             path, step, errno, strerror(errno));
     return -1;
-}
-
-static void *map(int fd, size_t bytes) {
-    int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-    return memory != MAP_FAILED ? memory : NULL;
 }
 
 static void begin_line(struct mc_changes *c, struct mc_rng *rng) {
@@ -153,7 +162,7 @@ struct mc_changes *mc_changes_create(const struct mc_master_config *config, stru
         mc_info("the master goes on with the notes of the last one: path=%s", path);
     }
     memcpy(c->notes->boot_id, boot_id, sizeof(boot_id));
-    c->notes->orderly = 0;
+    c->notes->sum = 0;
     if (c->fd >= 0 && msync(c->notes, HEAD_BYTES, MS_SYNC) != 0) {
         mc_warn("the master's notes cannot be written: path=%s errno=%d", path, errno);
     }
@@ -169,7 +178,7 @@ void mc_changes_end(struct mc_changes *c) {
 
 void mc_changes_destroy(struct mc_changes *c) {
     if (c->fd >= 0 && msync(c->notes, c->bytes, MS_SYNC) == 0) {
-        c->notes->orderly = 1;
+        c->notes->sum = sum_of(c->notes, c->bytes);
         (void)msync(c->notes, HEAD_BYTES, MS_SYNC);
     }
     munmap(c->notes, c->bytes);

@@ -2,6 +2,7 @@
  * they were told to write and for nothing else. */
 #include "support/master_fixture.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 /* What the disk acknowledges, and of the last answer to it; 0 = nothing. */
@@ -373,6 +374,47 @@ static void test_the_next_master_believes_what_is_proved(void **state) {
     f->config.offload_notes_path = NULL; /* it is on our stack */
 }
 
+static void flip_byte(const char *path, off_t at) {
+    int fd = open(path, O_RDWR);
+    unsigned char byte;
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x40;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* Of a master that ended in order: one that was killed leaves memory, which is not looked at. */
+static void test_notes_that_were_damaged_prove_nothing(void **state) {
+    struct fixture *f = *state;
+    struct mw_disk_item item = {0};
+    char notes[] = "/dev/shm/mc_test_notes_XXXXXX";
+    static const off_t DAMAGES[] = {-1, 0, 48, 57, 66, 75, 4096 + 12345, 4095 + (32 << 20)};
+    size_t drops;
+    close(mkstemp(notes));
+    f->config.offload_notes_path = notes;
+    restart_with_offload(f);
+    for (size_t i = 0; i < sizeof(DAMAGES) / sizeof(DAMAGES[0]); i++) {
+        assert_int_equal(put(f, "k", 1 << 20), 0);
+        assert_int_equal(take_all(f, &item, NULL, &drops), 1);
+        assert_int_equal(on_disk(f, "k", item.version, false), 0);
+        (void)take_all(f, &item, NULL, &drops);
+        uint64_t told = current;
+        mc_master_destroy(f->m);
+        f->m = NULL;
+        if (DAMAGES[i] >= 0) {
+            flip_byte(notes, DAMAGES[i]);
+        }
+        f->config.seed++; /* a line of its own begins elsewhere */
+        restart_with_offload(f);
+        current = told;
+        assert_int_equal(on_disk(f, "k", item.version, true),
+                         DAMAGES[i] < 0 ? MC_OK : MC_OBJECT_NOT_FOUND);
+        restart_with_offload(f);
+    }
+    assert_int_equal(unlink(notes), 0);
+    f->config.offload_notes_path = NULL; /* it is on our stack */
+}
+
 /* What is put while a disk is away for long is not known of each key: who was told of nothing since
  * proves nothing. */
 static void test_a_disk_that_was_away_for_too_long_proves_nothing(void **state) {
@@ -645,6 +687,7 @@ int main(void) {
         TEST(test_a_newer_value_on_the_disk_is_not_dropped),
         TEST(test_drops_are_given_again_until_they_are_done),
         TEST(test_the_next_master_believes_what_is_proved),
+        TEST(test_notes_that_were_damaged_prove_nothing),
         TEST(test_a_disk_that_was_away_for_too_long_proves_nothing),
         TEST(test_above_the_watermark_the_coldest_are_written_before_eviction),
         TEST(test_what_waits_is_not_evicted_and_a_failure_ends_that),
