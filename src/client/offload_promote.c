@@ -86,6 +86,16 @@ static enum mc_status write_object(struct promotion *p, const struct mc_tier_rea
     return move.status == MC_OK ? MC_OK : MC_TRANSFER_FAIL;
 }
 
+/* A master that the question for memory did not reach has it in the client's name still. */
+static enum mc_status give_up(struct promotion *p) {
+    enum mc_status status = notify(p, MC_RPC_NotifyPromotionFailure);
+    if (status == MC_ILLEGAL_CLIENT && !mc_uuid_eq(p->holder, p->ops->client)) {
+        p->holder = p->ops->client;
+        status = notify(p, MC_RPC_NotifyPromotionFailure);
+    }
+    return status;
+}
+
 static void promote(struct promotion *p, struct mc_str segment) {
     struct mc_tier_read read = {0};
     bool doubt = false;
@@ -96,7 +106,7 @@ static void promote(struct promotion *p, struct mc_str segment) {
     }
     if (status == MC_OK) {
         status = notify(p, MC_RPC_NotifyPromotionSuccess);
-    } else if (!doubt && notify(p, MC_RPC_NotifyPromotionFailure) != MC_OK) {
+    } else if (!doubt && give_up(p) != MC_OK) {
         mc_debug("the master was not told that an object stays on SSD: key=%.*s",
                  (int)p->task->key.len, p->task->key.ptr);
     }

@@ -24,7 +24,7 @@ static const struct mc_option table[] = {
     /* ---- RPC ---- */
     OPT(I64, rpc_port, .default_value = "-1", .min = -1, .max = 65535,
         .doc = "RPC port; 0 = the value of --port if that is given, else any free one, which the "
-               "log names; -1 = the value of --port"),
+               "log names (upstream's: 50051); -1 = the value of --port"),
     OPT(I64, port, .default_value = "-1", .min = -1, .max = 65535,
         .doc = "RPC port when rpc_port names none; 0 = any free one; -1 = 50051"),
     OPT(I64, rpc_thread_num, .default_value = "0", .max = 1024,

@@ -308,6 +308,10 @@ static void test_silent_dummies_do_not_stay(void **state) {
     }
     assert_int_equal(register_raw(&r, fd), 0);
     for (int i = 0; i < MANY; i++) {
+        struct pollfd hung_up = {silent[i], POLLIN, 0};
+        char byte;
+        assert_int_equal(poll(&hung_up, 1, 60000), 1);
+        assert_int_equal(read(silent[i], &byte, 1), 0);
         close(silent[i]);
     }
     close(fd);
