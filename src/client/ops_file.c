@@ -186,13 +186,6 @@ static bool read_piece(int fd, const struct mc_store_range *piece) {
     return good;
 }
 
-/* Without the master's directory the file system is not mounted here, and no file is known to be
- * gone. */
-static bool is_lost(const struct mc_ops *ops, int fd, const struct stat *info, uint64_t size) {
-    return fd >= 0 ? (uint64_t)info->st_size != size
-                   : errno == ENOENT && access(ops->fsdir.ptr, F_OK) == 0;
-}
-
 void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read) {
     read->done = true;
     read->lost = false;
@@ -203,10 +196,12 @@ void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read) {
     char *name = mc_str_dup(read->file);
     struct stat info;
     int fd = open(name, O_RDONLY | O_CLOEXEC);
-    bool good = fd < 0 || fstat(fd, &info) == 0;
+    bool good = fd >= 0 && fstat(fd, &info) == 0;
     int error = errno;
-    read->lost = good && is_lost(ops, fd, &info, read->size);
-    good = good && fd >= 0 && !read->lost;
+    /* Not one that is missing: the file system may not be the others' here (not mounted, and then
+     * its directories were made below the mount point by a put of ours). */
+    read->lost = good && (uint64_t)info.st_size != read->size;
+    good = good && !read->lost;
     for (size_t i = 0; i < read->piece_count && good; i++) {
         good = read_piece(fd, &read->pieces[i]);
     }
@@ -221,6 +216,9 @@ void mc_ops_file_read(struct mc_ops *ops, struct mc_ops_disk_read *read) {
     free(name);
 }
 
+/* The word names the key alone, so it is said once: said again it would be of whatever was put
+ * meanwhile. An object that is put or upserted between the answer that the file was still named in
+ * and this word loses its file all the same; its memory stays. */
 void mc_ops_files_lost(struct mc_ops *ops, struct mc_str *keys, size_t count,
                        uint64_t deadline_ns) {
     struct mc_ops_call *call = mc_ops_begin(ops);
@@ -230,12 +228,12 @@ void mc_ops_files_lost(struct mc_ops *ops, struct mc_str *keys, size_t count,
                                          .type = MC_REPLICA_DISK};
     struct mc_vec answers;
     enum mc_status status = mc_ops_rpc_batch(ops, call, MC_RPC_BatchEvictDiskReplica, &args,
-                                             &answers, count, deadline_ns, MC_OPS_IDEMPOTENT);
+                                             &answers, count, deadline_ns, MC_OPS_ONCE);
     for (size_t i = 0; i < count; i++) {
         const struct mw_e_void *answer = answers.items;
         enum mc_status told = status == MC_OK ? mc_ops_status(answer[i].error) : status;
         mc_metric_add(&ops->counters.files_lost, told == MC_OK);
-        mc_warn_limited("a copy of an object is gone: key=%.*s, and the master knows: %s",
+        mc_warn_limited("a copy of an object is damaged: key=%.*s, and the master knows: %s",
                         (int)keys[i].len, keys[i].ptr, mc_status_name(told));
     }
     mc_ops_end(ops, call);

@@ -39,7 +39,7 @@ static void go_elsewhere(struct mc_get_key *key, enum mc_status why) {
     key->replica = NULL;
     key->failure = mc_get_why(key, why);
     if (++key->attempts >= KEY_ATTEMPTS) {
-        mc_get_finish(key, why);
+        mc_get_finish(key, key->failure);
     }
 }
 

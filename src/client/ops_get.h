@@ -9,7 +9,7 @@ struct mc_get_disk {
     uint64_t id; /* of the replica */
     struct mc_str endpoint, file;
     uint64_t size;
-    bool lost; /* the file has not got the object */
+    bool lost; /* the file is there and has not got the object */
 };
 
 struct mc_get_key {

@@ -9,11 +9,9 @@
  * and the object may have been replaced. Where it names another copy the key begins again with that
  * answer; a session does not, for which the answer is the renewal of its lease, too.
  *
- * A file that is not there, has another length or other bytes, while the master still names it,
- * will never have the object again: the master is told, so that the key is missing or can be read
- * elsewhere, and can be put. (The word names the key alone. When the object is replaced between
- * the master's answer and that word the new one loses its file, never its value's place to
- * another.)
+ * A file that has another length or other bytes, while the master still names it for an object of
+ * the same checksum, will never have the object again: the master is told, so that the key is
+ * missing or can be read elsewhere, and can be put. One that is not there may be only here.
  */
 #include "client/ops_get.h"
 
@@ -107,8 +105,8 @@ static void describe_disk_read(struct mc_get_chunk *chunk, struct mc_get_key *ke
 /* ---- whether ---- */
 
 /* The disk has been read. True when the master has to say what that means: nothing says yet that
- * the bytes are the object's, or they are not, or the file is not there, or no disk is left to ask,
- * and the object may have been replaced meanwhile. */
+ * the bytes are the object's, or they are not, or no disk is left to ask, and the object may have
+ * been replaced meanwhile. */
 static bool is_doubtful(struct mc_get_chunk *chunk, struct mc_get_key *key,
                         const struct mc_ops_disk_read *read) {
     const struct mc_slice *slices;
@@ -149,6 +147,11 @@ static bool named(const struct mc_get_answer *answer, uint64_t id) {
     return false;
 }
 
+/* By which the bytes were judged. */
+static bool same_checksum(const struct mw_opt_u64 *a, const struct mw_opt_u64 *b) {
+    return a->has == b->has && (!a->has || a->value == b->value);
+}
+
 /* What the copy that the master still names gave is the key's end, unless there is another. */
 static void settle(struct mc_get_chunk *chunk, struct mc_get_key *key, enum mc_status read) {
     if (read == MC_CHECKSUM_MISMATCH) {
@@ -173,7 +176,8 @@ static void confirm(struct mc_get_chunk *chunk, const uint32_t *index, size_t n)
             continue;
         }
         struct mc_get_answer answer = mc_get_answer_at(chunk, &answers, i, answered);
-        bool there = named(&answer, key->disks[key->disk_next - 1].id);
+        bool there = named(&answer, key->disks[key->disk_next - 1].id) &&
+                     same_checksum(&answer.list.checksum, &key->list.checksum);
         if (key->session == NULL && !there) {
             mc_get_again(chunk, key, &answer);
             if (!key->done) { /* other keys may be confirmed before this one is read */

@@ -154,7 +154,7 @@ struct mc_ops_disk_read {
     const struct mc_store_range *pieces; /* in memory, by their offset in the object */
     size_t piece_count;
     bool done;
-    bool lost; /* the file is not there, or is not the object: reading it again is in vain */
+    bool lost; /* the file is there and has another length: reading it again is in vain */
     enum mc_status status;
 };
 /* ops_disk.c: asks the owners to bring the objects to memory, moves them here, says so. */

@@ -92,7 +92,7 @@ static void register_own(struct mc_store *store, struct mc_ops_counters *c) {
         {MC_METRIC_COUNTER, "mooncake_client_disk_read_failures", "of these, failed",
          &c->disk_read_failures},
         {MC_METRIC_COUNTER, "mooncake_client_files_lost",
-         "copies in files that are gone, of which the master was told", &c->files_lost},
+         "copies in files that were cut or damaged, of which the master was told", &c->files_lost},
         {MC_METRIC_HISTOGRAM, "mooncake_client_exist_latency",
          "duration of a question in microseconds", &store->counters.exist},
     };

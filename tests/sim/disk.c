@@ -332,6 +332,13 @@ const char *sim_disk_lose_file(struct sim_disk *disk) {
     return NULL;
 }
 
+bool sim_disk_has(const struct sim_disk *disk, struct mc_str path) {
+    char *name = mc_str_dup(path);
+    bool there = sim_disk_find(disk, name) < disk->name_count;
+    free(name);
+    return there;
+}
+
 bool sim_disk_turn_bit(struct sim_disk *disk) {
     for (unsigned tries = 0; tries < 8 && disk->counts.bits_turned == 0; tries++) {
         struct sim_file *file = disk->names[mc_rng_below(disk->rng, disk->name_count)].file;

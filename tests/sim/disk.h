@@ -59,6 +59,8 @@ bool sim_disk_turn_bit(struct sim_disk *disk);
  * none.
  */
 const char *sim_disk_lose_file(struct sim_disk *disk);
+/* There is a file of that name. */
+bool sim_disk_has(const struct sim_disk *disk, struct mc_str path);
 
 const struct sim_disk_counts *sim_disk_counts(const struct sim_disk *disk);
 /* Time that the operations since the last question take. */

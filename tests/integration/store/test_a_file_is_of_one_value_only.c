@@ -148,32 +148,64 @@ static enum mc_status try_get(const char *key) {
     return mc_store_get(stores[0], key, got, SIZE, &length);
 }
 
-/* A file that somebody deleted or cut: the first reader says so to the master, and is told that the
- * read failed; then the key is free. */
-static void a_file_that_is_gone_is_told_to_the_master(void **state) {
+static void expect_files_lost(const char *line) {
+    char *metrics = mc_store_metrics(stores[0]);
+    assert_non_null(strstr(metrics, line));
+    free(metrics);
+}
+
+/* The first reader says so to the master, and is told that the read failed; then the key is free.
+ */
+static void a_file_that_was_cut_is_told_to_the_master(void **state) {
+    struct mc_replica_info info;
+    upsert(0, "cut", 10);
+    find_file(0, "cut", &info);
+    drop_memory(0, "cut");
+    expect(0, "cut", 10);
+    assert_int_equal(truncate(info.file_path, SIZE - 1), 0);
+    assert_int_equal(try_get("cut"), MC_FILE_READ_FAIL);
+    assert_int_equal(try_get("cut"), MC_OBJECT_NOT_FOUND);
+    mc_test_fill(bytes, SIZE, 20);
+    assert_ok(mc_store_put(stores[0], "cut", bytes, SIZE, NULL));
+    expect(0, "cut", 20);
+    expect_files_lost("\nmooncake_client_files_lost 1\n");
+}
+
+/* Reads fail and the master goes on naming the file. */
+static void expect_missing(const char *key) {
+    struct mc_replica_info info;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(try_get(key), MC_FILE_READ_FAIL);
+    }
+    assert_int_equal(find_file(0, key, &info), 0);
+    expect_files_lost("\nmooncake_client_files_lost 1\n");
+}
+
+/* It may be missing for this client alone: one that does not have the others' file system mounted
+ * makes the directories in its own, with its first put. */
+static void a_file_that_is_missing_is_told_to_nobody(void **state) {
     struct mc_replica_info info;
     char away[64], home[64];
-    for (unsigned cut = 0; cut < 2; cut++) {
-        upsert(0, "lost", 10 + cut);
-        find_file(0, "lost", &info);
-        drop_memory(0, "lost");
-        expect(0, "lost", 10 + cut);
-        assert_int_equal(cut ? truncate(info.file_path, SIZE - 1) : unlink(info.file_path), 0);
-        assert_int_equal(try_get("lost"), MC_FILE_READ_FAIL);
-        assert_int_equal(try_get("lost"), MC_OBJECT_NOT_FOUND);
-        mc_test_fill(bytes, SIZE, 20 + cut);
-        assert_ok(mc_store_put(stores[0], "lost", bytes, SIZE, NULL));
-        expect(0, "lost", 20 + cut);
-    }
-    char *metrics = mc_store_metrics(stores[0]);
-    assert_non_null(strstr(metrics, "\nmooncake_client_files_lost 2\n"));
-    free(metrics);
-    upsert(0, "away", 12); /* a file system that is not mounted says nothing about files */
+    upsert(0, "missing", 11);
+    upsert(0, "away", 12);
+    find_file(0, "missing", &info);
+    drop_memory(0, "missing");
     drop_memory(0, "away");
+    assert_int_equal(unlink(info.file_path), 0);
+    expect_missing("missing");
+    mc_test_fill(bytes, SIZE, 13);
+    assert_ok(mc_store_put(stores[0], "missing", bytes, SIZE, NULL)); /* is there, and stays */
+    upsert(0, "missing", 13);
+    expect(0, "missing", 13);
     snprintf(home, sizeof(home), "%s/c", folder);
     snprintf(away, sizeof(away), "%s/d", folder);
     assert_int_equal(rename(home, away), 0);
-    assert_int_equal(try_get("away"), MC_FILE_READ_FAIL);
+    expect_missing("away");
+    upsert(0, "another", 14);
+    assert_int_equal(find_file(0, "another", &info), 1);
+    assert_int_equal(access(info.file_path, F_OK), 0); /* so that all directories are there */
+    expect_missing("away");
+    assert_int_equal(nftw(home, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
     assert_int_equal(rename(away, home), 0);
     expect(0, "away", 12);
 }
@@ -236,7 +268,8 @@ static void a_new_master_has_the_old_ones_files_deleted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_upsert_is_read_from_its_own_file),
-        cmocka_unit_test(a_file_that_is_gone_is_told_to_the_master),
+        cmocka_unit_test(a_file_that_was_cut_is_told_to_the_master),
+        cmocka_unit_test(a_file_that_is_missing_is_told_to_nobody),
         cmocka_unit_test(tenants_do_not_meet),
         cmocka_unit_test(a_new_master_has_the_old_ones_files_deleted),
     };

@@ -393,6 +393,28 @@ static void test_large_read_never_mixes_two_objects(void **state) {
     assert_true(rounds > 5);
 }
 
+static void late_after_two(struct fake_port *f) {
+    f->now_ns += f->move_calls > 2 ? f->lease_ms * MC_MS : 0;
+}
+
+/* One copy is damaged, and no lease lasts for the other: the last of many attempts says the former.
+ */
+static void test_damage_is_not_hidden_by_leases(void **state) {
+    size_t length;
+    struct mc_slice slice = {value, 2000};
+    mc_ops_destroy(ops);
+    ops = fake_ops(fake, true);
+    fake_erase(fake, "k");
+    store("k", 2000, 2, 4);
+    fake_find(fake, "k")->checksum = (struct mw_opt_u64){true, mc_checksum_slices(&slice, 1, 2000)};
+    fake->lease_ms = 1000;
+    fake->distance[0] = MC_DISTANCE_SELF;
+    fake->corrupt_node[0] = true;
+    fake->during_move = late_after_two;
+    assert_int_equal(get("k", sizeof(got), &length), MC_CHECKSUM_MISMATCH);
+    assert_int_equal(fake->move_calls, 2 + 7);
+}
+
 /* ---- memory that is made when the size is known ---- */
 
 static size_t allocated[4];
@@ -440,6 +462,14 @@ static void store_another_size(struct fake_port *to) {
     to->before_disk = NULL;
     store_on_disk(to, 900, 6);
 }
+static void change_in_place(struct fake_port *to) { /* as a master that started anew may name it */
+    struct fake_object *o = fake_find(to, "k");
+    to->before_disk = NULL;
+    mc_test_fill(value, o->size, 7);
+    memcpy(&to->memory[o->node[0]][o->offset[0]], value, o->size);
+    struct mc_slice slice = {value, o->size};
+    o->checksum.value = mc_checksum_slices(&slice, 1, o->size);
+}
 static void remove_it(struct fake_port *to) {
     fake_erase(to, "k");
 }
@@ -463,6 +493,9 @@ static void test_object_replaced_while_its_disk_was_read(void **state) {
     assert_ok(get("k", sizeof(got), &length));
     assert_int_equal(length, 900);
     mc_test_verify(got, 900, 6);
+    fake->before_disk = change_in_place; /* another object under the same id */
+    assert_ok(get("k", sizeof(got), &length));
+    mc_test_verify(got, 900, 7);
     assert_int_equal(mismatches(), 0);
     fake->corrupt_node[0] = true;
     assert_int_equal(get("k", sizeof(got), &length), MC_CHECKSUM_MISMATCH);
@@ -517,6 +550,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_large_read_with_a_broken_lease_begins_again,
                                         setup_rounds, teardown),
         cmocka_unit_test_setup_teardown(test_large_read_never_mixes_two_objects, setup_rounds,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_damage_is_not_hidden_by_leases, setup_rounds,
                                         teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
