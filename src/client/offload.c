@@ -576,7 +576,8 @@ static enum mc_status offload_group(struct mc_offload *off, struct mw_disk_item 
         /* as upstream says that it was not written */
         g.objects[i] = (struct mw_storage_object){.bucket_id = -1, .data_size = -1};
     }
-    if (mc_tier_borrows(off->tier)) {
+    /* upstream's leases do not hold writers off: the bytes could change after they were checked */
+    if (mc_tier_borrows(off->tier) && !off->plain) {
         store_in_place(off, &arena, &g);
     }
     store_copies(off, &arena, &g);

@@ -61,7 +61,7 @@ struct mc_ops_counters {
     struct mc_metric views_opened, views_lost, remounts;
     struct mc_metric tasks, task_failures;           /* of the master, carried out */
     struct mc_metric disk_reads, disk_read_failures; /* keys read from the SSD of a node */
-    struct mc_metric files_lost;                     /* that the master was told of */
+    struct mc_metric files_lost; /* of another length or with other bytes, of which it was told */
 };
 
 struct mc_ops;
@@ -148,7 +148,7 @@ struct mc_ops_view {
 MC_MUST_USE enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key,
                                             struct mc_ops_view *view);
 /* Many at once, and in place alone: what could only be shown as a copy, being striped or on disk,
- * is MC_REPLICA_NOT_IN_LOCAL_MEMORY. */
+ * is MC_REPLICA_NOT_IN_LOCAL_MEMORY. For the SSD tier: the counters of views leave them out. */
 void mc_ops_views_open(struct mc_ops *ops, const struct mc_str *keys, size_t count,
                        struct mc_ops_view *views, enum mc_status *statuses);
 bool mc_ops_view_valid(const struct mc_view_record *record);

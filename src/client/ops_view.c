@@ -34,6 +34,7 @@ struct mc_view_record {
     uint64_t replica_id;
     uint64_t address;
     uint64_t size;
+    bool counted;                  /* it is the application's */
     uint64_t renew_at_ns;          /* written by the renewal only */
     _Atomic uint64_t lease_end_ns; /* 0 = lost */
     uint32_t owners;               /* guarded by ops->lock */
@@ -146,7 +147,7 @@ static void keep(struct mc_ops *ops, struct mc_view_record *record) {
     mc_list_push_back(&ops->views, &record->link);
     ops->view_count++;
     pthread_mutex_unlock(&ops->lock);
-    mc_metric_add(&ops->counters.views_opened, 1);
+    mc_metric_add(&ops->counters.views_opened, record->counted);
 }
 
 static bool on_disk_only(const struct mc_ops *ops, const struct mw_replica_list *list) {
@@ -167,6 +168,7 @@ static struct mc_view_record *show(struct mc_ops *ops, const void *bytes, uint64
     struct mc_view_record *record = mc_zalloc(sizeof(*record));
     record->ops = ops;
     record->data = bytes;
+    record->counted = true;
     record->renew_at_ns = MC_NO_DEADLINE;
     atomic_store_explicit(&record->lease_end_ns, MC_NO_DEADLINE, memory_order_relaxed);
     record->owners = 1;
@@ -237,11 +239,12 @@ static enum mc_status ask(struct mc_ops *ops, struct mc_ops_call *call, struct m
 /* What the list is of, where it lies. */
 static enum mc_status show_in_place(struct mc_ops *ops, const struct mc_ops_call *call,
                                     struct mc_str key, const struct mw_replica_list *list,
-                                    uint64_t deadline_ns, struct mc_ops_view *view) {
+                                    uint64_t deadline_ns, bool counted, struct mc_ops_view *view) {
     const void *data = NULL;
     const struct mw_replica *replica = NULL;
     MC_TRY(map_nearest(ops, call, key, list, deadline_ns, &replica, &data));
     struct mc_view_record *record = record_create(ops, key, replica, data);
+    record->counted = counted;
     set_lease(record, call->asked_ns, list->lease_ttl_ms);
     if (!mc_ops_view_valid(record)) {
         record_destroy(record);
@@ -267,7 +270,7 @@ static enum mc_status view_open(struct mc_ops *ops, struct mc_ops_call *call, st
     if (status != MC_OK || done) {
         return status;
     }
-    return show_in_place(ops, call, key, &list, deadline_ns, view);
+    return show_in_place(ops, call, key, &list, deadline_ns, true, view);
 }
 
 enum mc_status mc_ops_view_open(struct mc_ops *ops, const char *key, struct mc_ops_view *view) {
@@ -293,8 +296,8 @@ static void views_open(struct mc_ops *ops, struct mc_ops_call *call, const struc
             const struct mw_e_list *answer = (const struct mw_e_list *)answers.items + i;
             statuses[i] = mc_ops_status(answer->error);
             if (statuses[i] == MC_OK) {
-                statuses[i] =
-                    show_in_place(ops, call, keys[i], &answer->value, deadline_ns, &views[i]);
+                statuses[i] = show_in_place(ops, call, keys[i], &answer->value, deadline_ns, false,
+                                            &views[i]);
             }
         }
         /* an object in stripes, of which the words of this question do not speak */
@@ -373,9 +376,11 @@ static void renew_records(struct mc_ops *ops, struct mc_ops_call *call,
             mc_metric_add(&ops->counters.leases_renewed, 1);
         } else {
             atomic_store_explicit(&records[i]->lease_end_ns, 0, memory_order_release);
-            mc_metric_add(&ops->counters.views_lost, 1);
-            mc_warn_limited("a view was lost: key=%.*s", (int)records[i]->key.len,
-                            records[i]->key.ptr);
+            if (records[i]->counted) {
+                mc_metric_add(&ops->counters.views_lost, 1);
+                mc_warn_limited("a view was lost: key=%.*s", (int)records[i]->key.len,
+                                records[i]->key.ptr);
+            }
         }
     }
 }

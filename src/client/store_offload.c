@@ -40,6 +40,7 @@ static const struct {
     GAUGE(used_bytes, "bytes that the SSD tier takes on disk"),
     GAUGE(objects, "objects on the SSD tier"),
     COUNTER(written_objects, "objects written to the SSD tier"),
+    COUNTER(borrowed_objects, "of these, read from where they lay in the node's memory"),
     COUNTER(written_bytes, "bytes of objects written to the SSD tier"),
     COUNTER(read_objects, "objects read from the SSD tier"),
     COUNTER(read_bytes, "bytes of objects read from the SSD tier"),

@@ -31,6 +31,7 @@ struct mc_tier {
     int lock_fd, mark_fd; /* mark_fd -1: it could not be opened, and is only in memory */
     uint64_t mark;
     struct mc_tier_times times;
+    struct mc_metric borrowed;
 };
 
 /* Upstream's, in microseconds: from a fast NVMe to a shared file system. */
@@ -244,7 +245,10 @@ enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items, siz
         bool well = items[i].status == MC_OK;
         moved.objects += well;
         moved.bytes += well ? items[i].size : 0;
-        first = first == MC_OK ? items[i].status : first;
+        mc_metric_add(&tier->borrowed, well && items[i].still != NULL);
+        if (!well && (first == MC_OK || first == MC_LEASE_EXPIRED)) {
+            first = items[i].status; /* not that one when there is another */
+        }
     }
     count(tier, &tier->times.write, &moved);
     return first;
@@ -334,4 +338,5 @@ void mc_tier_stats(struct mc_tier *tier, struct mc_tier_stats *out) {
     *out = (struct mc_tier_stats){0};
     tier->backend->ops->stats(tier->backend, out);
     mc_tier_scrub_stats(tier->scrubber, out);
+    out->borrowed_objects = (uint64_t)mc_metric_get(&tier->borrowed);
 }

@@ -85,7 +85,8 @@ struct mc_tier_item {
 /* Writes the items; a key that is there is replaced, and what it held does not come back, whatever
  * becomes of the disk: a put that fails may have lost it. Each item has its own status: MC_OK = it
  * is on disk and survives a crash; MC_FILE_WRITE_FAIL (a full disk too); MC_INVALID_PARAMS;
- * MC_LEASE_EXPIRED (`still` said no). Returns the first failure. */
+ * MC_LEASE_EXPIRED (`still` said no). Returns the first failure, of another kind than that if there
+ * is one. */
 MC_MUST_USE enum mc_status mc_tier_put(struct mc_tier *tier, struct mc_tier_item *items,
                                        size_t count);
 
@@ -141,6 +142,7 @@ struct mc_tier_stats {
     uint64_t capacity_bytes, used_bytes; /* on disk */
     uint64_t objects, files;
     uint64_t written_objects, written_bytes, read_objects, read_bytes; /* since the start */
+    uint64_t borrowed_objects; /* of those written: from memory with `still` */
     uint64_t scrubbed_objects, scrubbed_bytes, scrub_rounds;
     uint64_t evicted_objects, broken_objects, failed_writes, failed_reads;
     bool direct; /* O_DIRECT is in use */

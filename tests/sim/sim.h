@@ -95,7 +95,7 @@ struct sim_options {
     X(disk_reads) X(disk_read_failures) X(peer_calls) \
     X(disk_writes) X(disk_errors) X(disks_full) \
     X(sectors_lost) X(names_lost) X(bits_turned) \
-    X(power_cuts) X(tier_broken) X(tier_evicted) X(values_returned) X(notes_lost) X(promotions) X(left_on_disk) \
+    X(power_cuts) X(tier_broken) X(tier_evicted) X(tier_borrowed) X(values_returned) X(notes_lost) X(promotions) X(left_on_disk) \
     X(striped_on_disk)
 /* clang-format on */
 struct sim_coverage {

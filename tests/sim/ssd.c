@@ -216,6 +216,7 @@ static void close_tier(struct sim_node *node) {
     mc_tier_stats(mc_offload_tier(offload), &stats);
     coverage->tier_broken += stats.broken_objects;
     coverage->tier_evicted += stats.evicted_objects;
+    coverage->tier_borrowed += stats.borrowed_objects;
     node->offload = NULL; /* no read comes in from here on */
     mc_offload_close(offload);
 }

@@ -268,6 +268,44 @@ static void handle_batch(struct fake_port *fake, enum mc_master_rpc rpc, const v
     }
 }
 
+/* Of the SSD of a node. */
+static void handle_disk(struct fake_port *fake, enum mc_master_rpc rpc, const void *args,
+                        struct mc_arena *arena, void *ret) {
+    if (rpc == MC_RPC_SyncDisk) {
+        ((struct mw_e_disk_orders *)ret)->value.items =
+            (struct mc_vec){fake->orders, fake->order_count};
+        fake->order_count = 0;
+    } else if (rpc == MC_RPC_OffloadObjectHeartbeat) {
+        struct mw_disk_task *tasks = mc_arena_zalloc(arena, 4 * sizeof(*tasks));
+        for (unsigned i = 0; i < fake->order_count; i++) {
+            const struct mw_disk_item *o = &fake->orders[i];
+            tasks[i] = (struct mw_disk_task){o->tenant, o->key, o->size};
+        }
+        ((struct mw_e_vec *)ret)->value = (struct mc_vec){tasks, fake->order_count};
+        fake->order_count = 0;
+    } else if (rpc == MC_RPC_OnDisk) {
+        const struct mw_a_on_disk *a = args;
+        for (size_t i = 0; i < a->items.count; i++) {
+            bool there = ((const struct mw_disk_item *)a->items.items)[i].size > 0;
+            fake->told_on_disk += there;
+            fake->told_not += !there;
+        }
+        ((struct mw_e_vec *)ret)->value =
+            (struct mc_vec){mc_arena_zalloc(arena, (a->items.count + 1) * sizeof(struct mw_e_void)),
+                            a->items.count};
+    } else if (rpc == MC_RPC_NotifyOffloadSuccess) {
+        const struct mw_a_offload_done *a = args;
+        for (size_t i = 0; i < a->objects.count; i++) {
+            bool there = ((const struct mw_storage_object *)a->objects.items)[i].data_size > 0;
+            fake->told_on_disk += there;
+            fake->told_not += !there;
+        }
+    } else { /* nothing is to be promoted or wiped */
+        MC_ASSERT(rpc == MC_RPC_MountLocalDiskSegment || rpc == MC_RPC_PollRemoveAll ||
+                  rpc == MC_RPC_PromotionObjectHeartbeat);
+    }
+}
+
 static void handle_node(struct fake_port *fake, enum mc_master_rpc rpc, const void *args,
                         void *ret) {
     switch (rpc) {
@@ -351,6 +389,15 @@ static void handle(struct fake_port *fake, enum mc_master_rpc rpc, const void *a
     case MC_RPC_BatchRemove:
         handle_batch(fake, rpc, args, arena, ret);
         break;
+    case MC_RPC_SyncDisk:
+    case MC_RPC_OnDisk:
+    case MC_RPC_OffloadObjectHeartbeat:
+    case MC_RPC_NotifyOffloadSuccess:
+    case MC_RPC_MountLocalDiskSegment:
+    case MC_RPC_PollRemoveAll:
+    case MC_RPC_PromotionObjectHeartbeat:
+        handle_disk(fake, rpc, args, arena, ret);
+        break;
     default:
         handle_node(fake, rpc, args, ret);
     }
@@ -396,7 +443,8 @@ static enum mc_status port_call(struct mc_port *port, uint32_t function_id, stru
     if (fake->before_rpc != NULL) {
         fake->before_rpc(fake, rpc);
     }
-    if (!fake->ours && rpc == MC_RPC_GetObjects) {
+    if (!fake->ours &&
+        (rpc == MC_RPC_GetObjects || rpc == MC_RPC_SyncDisk || rpc == MC_RPC_OnDisk)) {
         return MC_NOT_SUPPORTED;
     }
     bool lost = fake->lose_count > 0 && fake->lose_rpc == rpc;

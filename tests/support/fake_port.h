@@ -50,6 +50,11 @@ struct fake_port {
     unsigned mounts, unmounts;
     struct mc_uuid unmounted; /* the last */
 
+    /* what the next heartbeat of an SSD gets, in its words or in upstream's */
+    struct mw_disk_item orders[4];
+    unsigned order_count;
+    unsigned told_on_disk, told_not; /* what it said that it wrote, and did not */
+
     /* faults: each RPC of kind lose_rpc is lost `lose_count` times in the way of lose_how */
     enum mc_master_rpc lose_rpc;
     enum fake_loss lose_how;

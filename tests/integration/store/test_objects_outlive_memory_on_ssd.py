@@ -23,6 +23,12 @@ def metric(master, name):
     return int(found.group(1))
 
 
+def written_in_place(node):
+    port = node.wait_for(r"http port (\d+)").group(1)
+    return int(re.search(r"^mooncake_client_ssd_borrowed_objects_total (\d+)$", http("GET", f"127.0.0.1:{port}", "/metrics")[2],
+                         re.MULTILINE).group(1))
+
+
 def node_on(master, directory):
     return Node(BIN, master, str(MEMORY), f"--ssd_offload_path={directory}", "--http", "--http_port=0")
 
@@ -94,6 +100,7 @@ def three_times_the_memory_and_a_killed_node(closing, scratch):
     check(read_all(master, scratch, values) >= 3 * MEMORY, "too little was read")
     check(metric(master, "master_memory_evictions_total") > len(values) // 2, "too little was evicted")
     check_equal(metric(master, "master_key_count"), len(values), "keys")
+    check(written_in_place(node) > 0, "nothing was written from where it lay")
 
     node.stop(9)
     wait_until("the node is forgotten", lambda: metric(master, "master_key_count") == 0)

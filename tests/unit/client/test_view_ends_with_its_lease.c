@@ -140,8 +140,11 @@ static void test_many_are_opened_at_once(void **state) {
     }
     fake->now_ns += FAKE_LEASE_MS * MC_MS;
     assert_false(mc_ops_view_valid(views[0].record));
+    mc_ops_view_renew(ops);
     mc_ops_view_release(ops, views[0].record);
     mc_ops_view_release(ops, views[3].record);
+    assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->views_opened), 0); /* no program's */
+    assert_int_equal(mc_metric_get(&mc_ops_counters(ops)->views_lost), 0);
     assert_int_equal(fake->mapped, 0);
 }
 

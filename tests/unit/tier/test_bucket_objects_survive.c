@@ -115,6 +115,7 @@ struct borrowed {
 static bool still(void *ctx) {
     struct borrowed *b = ctx;
     b->asked++;
+    mc_test_fill(b->value, b->size, 998); /* from here on nothing of it may be read any more */
     return !b->taken_away;
 }
 
@@ -174,6 +175,7 @@ static void test_what_was_taken_away_while_it_was_written_is_never_found(void **
         mc_tier_stats(tier, &stats);
         assert_int_equal(stats.objects, 4);
         assert_int_equal(stats.broken_objects, 0);
+        assert_int_equal(stats.borrowed_objects, round == 0 ? 4 : 0);
         mc_tier_close(tier);
         assert_ok(mc_tier_open(&config, &tier));
     }
@@ -188,6 +190,19 @@ static void test_what_was_taken_away_while_it_was_written_is_never_found(void **
     assert_true(is_there(tier, 2));
     mc_tier_stats(tier, &stats);
     assert_int_equal(stats.failed_writes, 0);
+    mc_tier_close(tier);
+}
+
+/* What is worth a warning is not hidden by what is not. */
+static void test_a_put_says_what_failed_rather_than_what_was_taken_away(void **state) {
+    struct mc_tier *tier = open_tier();
+    struct borrowed gone = {.value = (char[1]){'x'}, .size = 1, .taken_away = true};
+    struct mc_tier_item items[] = {
+        {.key = MC_STR("a"), .value = gone.value, .size = 1, .still = still, .still_ctx = &gone},
+        {.key = MC_STR("b"), .value = "b", .size = 0}};
+    assert_int_equal(mc_tier_put(tier, items, 2), MC_INVALID_PARAMS);
+    assert_int_equal(items[0].status, MC_LEASE_EXPIRED);
+    assert_int_equal(items[1].status, MC_INVALID_PARAMS);
     mc_tier_close(tier);
 }
 
@@ -351,6 +366,7 @@ int main(void) {
         TEST(test_a_removed_key_stays_away),
         TEST(test_what_was_replaced_is_not_found_again),
         TEST(test_what_was_taken_away_while_it_was_written_is_never_found),
+        TEST(test_a_put_says_what_failed_rather_than_what_was_taken_away),
         TEST(test_a_bucket_with_a_damaged_trailer_is_not_taken_for_upstreams),
         TEST(test_what_a_crash_leaves_is_dropped),
         TEST(test_one_process_owns_the_directory),
