@@ -22,11 +22,13 @@ static const struct mc_option table[] = {
     OPT(STRING, config_path,
         .doc = "JSON or YAML file with options by name; the command line overrides it"),
     /* ---- RPC ---- */
-    OPT(I64, rpc_port, .default_value = "-1", .min = -1, .max = 65535,
-        .doc = "RPC port; 0 = the value of --port if that is given, else any free one, which the "
-               "log names (upstream's: 50051); -1 = the value of --port"),
-    OPT(I64, port, .default_value = "-1", .min = -1, .max = 65535,
-        .doc = "RPC port when rpc_port names none; 0 = any free one; -1 = 50051"),
+    OPT(I64, rpc_port, .default_value = "0", .max = 65535,
+        .given = offsetof(struct mc_master_options, rpc_port_given),
+        .doc = "RPC port; 0 = the value of --port, or, when that is not given and this is, any "
+               "free one, which the log names (upstream: 50051)"),
+    OPT(I64, port, .default_value = "50051", .max = 65535,
+        .given = offsetof(struct mc_master_options, port_given),
+        .doc = "RPC port when rpc_port is 0; 0 = any free one"),
     OPT(I64, rpc_thread_num, .default_value = "0", .max = 1024,
         .doc = "RPC threads; 0 = as many as cores that it may use, at most max_threads"),
     OPT(I64, max_threads, .default_value = "16", .min = 1, .max = 1024,
@@ -409,10 +411,8 @@ static enum mc_status apply_events(const struct mc_master_options *o,
 /* Upstream's 0 is "not given", and its list of all flags with their defaults must go on meaning
  * 50051; but who asks for 0 and for nothing else does not mean that. */
 static uint16_t rpc_port(const struct mc_master_options *o) {
-    if (o->rpc_port > 0 || (o->rpc_port == 0 && o->port < 0)) {
-        return (uint16_t)o->rpc_port;
-    }
-    return (uint16_t)(o->port < 0 ? 50051 : o->port);
+    bool any_free = o->rpc_port_given && !o->port_given;
+    return (uint16_t)(o->rpc_port != 0 || any_free ? o->rpc_port : o->port);
 }
 
 enum mc_status mc_master_options_apply(const struct mc_master_options *o,

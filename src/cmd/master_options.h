@@ -11,6 +11,7 @@
 struct mc_master_options {
     const char *config_path;
     /* RPC */
+    bool rpc_port_given, port_given;
     int64_t port, rpc_port, max_threads, rpc_thread_num, rpc_conn_timeout_seconds;
     const char *rpc_address, *rpc_interface;
     bool rpc_enable_tcp_no_delay;

@@ -181,17 +181,24 @@ static void sim_cancel(struct mc_transport *base, struct mc_segment *segment, vo
     }
 }
 
+/* All are taken before the first is told: one that is told may be posted again at once. */
 static void sim_give_up(struct mc_transport *base, struct mc_segment *segment, void *task,
                         unsigned rail) {
     struct sim_transport *t = sim_of(base);
     struct sim_rails *w = t->world;
+    struct mc_slice_op **taken = mc_alloc((w->flight_count + 1) * sizeof(struct mc_slice_op *));
+    size_t count = 0;
     for (size_t i = 0; i < w->flight_count; i++) {
         struct sim_flight *f = &w->flights[i];
         if (f->slice != NULL && f->slice->task == task && f->transport == t->backup &&
             f->rail == rail) {
-            land(w, i, MC_ERR_TIMEOUT, false);
+            taken[count++] = take_down(w, i, MC_ERR_TIMEOUT);
         }
     }
+    for (size_t i = 0; i < count; i++) {
+        mc_slice_done(taken[i], MC_ERR_TIMEOUT, false);
+    }
+    free(taken);
 }
 
 static unsigned sim_rails_of(struct mc_transport *base, struct mc_rail_info *info,
