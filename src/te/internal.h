@@ -108,6 +108,7 @@ struct mc_transfer_task {
     uint32_t slice_count;
     uint32_t retry_budget;
     _Atomic uint32_t retries;
+    _Atomic uint32_t hung; /* bit per transport that was asked to give up slices of the task */
     uint8_t priority;
     uint8_t devices; /* of enum mc_devices */
     bool cautious;

@@ -34,6 +34,7 @@ static void task_init(struct mc_transfer_task *task, struct mc_batch *batch, uin
     task->rule = NULL;
     task->transport = NULL;
     atomic_store_explicit(&task->retries, 0, memory_order_relaxed);
+    atomic_store_explicit(&task->hung, 0, memory_order_relaxed);
     atomic_store_explicit(&task->error, MC_OK, memory_order_relaxed);
     atomic_store_explicit(&task->cancel, MC_OK, memory_order_relaxed);
     atomic_store_explicit(&task->ends, 0, memory_order_relaxed);

@@ -125,11 +125,19 @@ static void leave_transport(struct mc_slice_op *slice) {
     mc_slice_of(slice)->spray.tried = 0;
 }
 
+/* Whether the attempt was given up (watch.c): a transport may report a time-out by itself too, of
+ * an operation that was lost. */
+static bool did_hang(const struct mc_slice_op *slice, enum mc_status status) {
+    const struct mc_transfer_task *task = slice->task;
+    return status == MC_ERR_TIMEOUT &&
+           (atomic_load_explicit(&task->hung, memory_order_relaxed) >> slice->transport->index &
+            1) != 0;
+}
+
 /* An attempt that hung, of a caller who has said until when to wait: the deadline bounds how many
  * there can be (may_still_come), unless the policy has a number. */
-static bool costs_only_time(const struct mc_dispatch *d, const struct mc_slice_op *slice,
-                            enum mc_status status) {
-    return status == MC_ERR_TIMEOUT && d->watched && slice->deadline_ns != MC_WAIT_FOREVER &&
+static bool costs_only_time(const struct mc_slice_op *slice) {
+    return slice->deadline_ns != MC_WAIT_FOREVER &&
            slice->segment->engine->policy.max_failovers == 0;
 }
 
@@ -137,15 +145,18 @@ void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, boo
     struct mc_transfer_task *task = task_of(slice);
     struct mc_dispatch *d = dispatch_of(slice);
     struct mc_spray_item *item = &mc_slice_of(slice)->spray;
+    bool hung = did_hang(slice, status);
     mc_metric_add(&d->rails[slice->rail].errors, 1);
-    if (!costs_only_time(d, slice, status)) {
+    if (!hung || !costs_only_time(slice)) {
         atomic_fetch_add_explicit(&task->retries, 1, memory_order_relaxed);
     }
     if (outweighs(slice, status, slice->first_error)) {
         slice->first_error = status;
     }
     atomic_store_explicit(&mc_slot_of(slice->segment)->stale, 1, memory_order_relaxed);
-    bool hung = d->watched && status == MC_ERR_TIMEOUT;
+    if (retryable && status == MC_ERR_CANCELLED) { /* with another's that was given up */
+        slice->attempts--;
+    }
     bool again = !hung && slice->attempts < MC_SLICE_ATTEMPTS;
     if (d->sprayed) { /* each rail once */
         item->tried |= (uint16_t)(1u << slice->rail);
@@ -258,7 +269,7 @@ static struct mc_transport *next_transport(struct mc_route *route, struct mc_sli
     if (t == NULL) {
         return NULL;
     }
-    if (last != NULL) {
+    if (last != NULL && last != t) {
         mc_metric_add(&dispatch_of(slice)->failovers, 1);
     }
     mc_dispatch_find_reach(&t->engine->dispatch[t->index], slice, rule,

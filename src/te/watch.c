@@ -87,6 +87,7 @@ static void give_up(struct mc_engine *engine, struct mc_transfer_task *task,
                             task->slot->name);
             mc_metric_add(&engine->attempts_given_up, 1);
             atomic_fetch_add_explicit(&task->slot->hangs, 1, memory_order_relaxed);
+            atomic_fetch_or_explicit(&task->hung, 1u << i, memory_order_relaxed);
             t->ops->give_up(t, &task->slot->base, task, rail);
         }
     }

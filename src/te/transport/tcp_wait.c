@@ -187,8 +187,9 @@ void tcp_lane_cancel(struct tcp_lane *lane, void *task) {
         if (!take_unsent_locked(lane, task, &taken)) {
             break;
         }
-        /* Not MC_ERR_CLOSED: the peer may still apply what it has received. */
-        tcp_lane_fail_locked(lane, MC_ERR_TIMEOUT, true);
+        /* What others have on the lane ends with it, through no fault of theirs or of the peer's.
+         * Not MC_ERR_CLOSED: the peer may still apply what it has received. */
+        tcp_lane_fail_locked(lane, MC_ERR_CANCELLED, true);
         tcp_lane_settle_locked(lane);
     }
     lane->cancellers--;

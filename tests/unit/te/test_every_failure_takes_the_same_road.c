@@ -296,6 +296,23 @@ static void a_transport_that_hangs_is_left(void **state) {
     mc_test_verify(s->local, SIZE, 7);
 }
 
+/* With no other transport the one that hangs is the last resort, and so once more after the peer
+ * was asked; nobody has set a deadline. */
+static void the_only_transport_that_hangs_is_tried_again(void **state) {
+    struct scene *s = *state;
+    faults[0].hold = true;
+    faults[1].rejects_serves = true;
+    s->read.length = 1000; /* one slice */
+    assert_int_equal(mc_transfer(s->a, &s->read, 1, MC_WAIT_FOREVER), MC_ERR_TIMEOUT);
+    assert_int_equal(faults[0].cancelled, 4);
+    assert_int_equal(te_counter(s->a, "mooncake_te_attempts_given_up_total"), 4);
+    /* It never went anywhere else. */
+    assert_int_equal(te_counter(s->a, "mooncake_te_slice_failovers_total{transport=\"first\"}"), 0);
+    faults[0].hold = false;
+    s->read.length = SIZE;
+    read_all(s);
+}
+
 static void a_retryable_completion_stays_on_the_transport(void **state) {
     struct scene *s = *state;
     faults[0].fail = 2;
@@ -304,6 +321,19 @@ static void a_retryable_completion_stays_on_the_transport(void **state) {
     assert_int_equal(faults[0].moved, 7);
     assert_int_equal(faults[1].posts, 0);
     assert_int_equal(te_counter(s->a, "mooncake_te_slice_retries_total{transport=\"first\"}"), 2);
+}
+
+/* Others' slices are given up, and the connection with them: no try of this one's, no pause. */
+static void who_ends_with_others_is_posted_again(void **state) {
+    struct scene *s = *state;
+    faults[0].fail = 10;
+    faults[0].error = MC_ERR_CANCELLED;
+    faults[0].retryable = true;
+    s->read.length = 1000; /* one slice */
+    assert_ok(mc_transfer(s->a, &s->read, 1, mc_deadline_in_ms(10000)));
+    assert_memory_equal(s->local, s->remote, 1000);
+    assert_int_equal(faults[0].posts, 11);
+    assert_int_equal(faults[1].posts, 0);
 }
 
 static void a_final_completion_error_goes_to_the_next(void **state) {
@@ -326,7 +356,8 @@ static void a_transports_timeout_goes_the_same_way(void **state) {
     faults[0].retryable = true;
     read_all(s);
     assert_int_equal(faults[0].moved, 0);
-    assert_int_equal(faults[0].fail, 1000 - 7); /* one post of each slice */
+    assert_int_equal(faults[0].fail,
+                     1000 - 3 * 7); /* lost is not hung: three posts of each slice */
     assert_int_equal(faults[1].moved, 7);
 }
 
@@ -357,8 +388,6 @@ static void when_every_road_is_closed_the_first_error_is_told(void **state) {
     read_all(s); /* the next request finds its way */
 }
 
-/* "Unreachable" means that no byte can arrive any more, and its hearer gives the place to somebody
- * else: a write that another attempt left in doubt must not be told so. */
 /* One failure for each slice of the task, whichever of them has it: the third of two is too many.
  */
 static void the_budget_is_the_tasks(void **state) {
@@ -373,6 +402,8 @@ static void the_budget_is_the_tasks(void **state) {
     assert_int_equal(faults[1].posts, 0);
 }
 
+/* "Unreachable" means that no byte can arrive any more, and its hearer gives the place to somebody
+ * else: a write that another attempt left in doubt must not be told so. */
 static void a_write_in_doubt_is_never_called_over(void **state) {
     struct scene *s = *state;
     struct mc_transfer_request write = s->read;
@@ -571,7 +602,10 @@ int main(void) {
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_transport_that_hangs_is_left, set_up_impatient,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(the_only_transport_that_hangs_is_tried_again,
+                                        set_up_impatient, tear_down),
         ROAD_TEST(a_retryable_completion_stays_on_the_transport),
+        ROAD_TEST(who_ends_with_others_is_posted_again),
         ROAD_TEST(a_final_completion_error_goes_to_the_next),
         ROAD_TEST(a_transports_timeout_goes_the_same_way),
         ROAD_TEST(failures_from_another_thread_go_the_same_way),

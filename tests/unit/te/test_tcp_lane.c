@@ -651,7 +651,7 @@ static void cancelled_slices_end_at_once_and_late_bytes_touch_nothing(void **sta
         }
         double_wait(other, false);
         assert_true(other->status[0] == MC_OK ||
-                    (other->status[0] == MC_ERR_TIMEOUT && other->retryable[0]));
+                    (other->status[0] == MC_ERR_CANCELLED && other->retryable[0]));
         free(cancelled);
         free(other);
         close(fd);
