@@ -61,9 +61,9 @@ MC_MUST_USE enum mc_status mc_connect(const struct mc_addr *addr, uint64_t deadl
  * mc_connect_end says how it went (errno tells why not). The caller closes it in either case. */
 MC_MUST_USE enum mc_status mc_connect_begin(const struct mc_addr *addr, int *fd);
 MC_MUST_USE enum mc_status mc_connect_end(int fd);
-/* How long the kernel has seen a round trip of this connection take, smoothed; right after
- * connecting that of the handshake, which no program's wake-up is part of. 0 when it is not known.
- */
+/* How long the kernel has seen a round trip of this connection take, smoothed. Right after
+ * connecting that of the handshake, which no program's wake-up is part of; after a handshake of TLS
+ * that of its answers too, which the peer's program had to make. 0 when it is not known. */
 uint32_t mc_socket_rtt_us(int fd);
 /* Accepts one; MC_ERR_NOT_FOUND when none waits. MC_ERR_LIMIT when descriptors have run out: the
  * listener stays readable, so stop watching it for a while (mc_acceptor does). Same socket options
@@ -98,7 +98,8 @@ MC_MUST_USE enum mc_status mc_local_listen(const char *name, int *fd); /* non-bl
 MC_MUST_USE enum mc_status mc_local_connect(const char *name, uint32_t timeout_ms, int *fd);
 /* One whole message; pass_fd -1 = none. MC_ERR_TIMEOUT when there is no room (in time). */
 MC_MUST_USE enum mc_status mc_local_send(int fd, const void *message, size_t len, int pass_fd);
-/* One message of exactly `len` bytes, else MC_ERR_PROTOCOL; *passed_fd is -1 when none came.
+/* One message of exactly `len` bytes, with one descriptor at most, else MC_ERR_PROTOCOL;
+ * *passed_fd is -1 when none came.
  * MC_ERR_CLOSED; MC_ERR_TIMEOUT when none has come (in time). */
 MC_MUST_USE enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd);
 

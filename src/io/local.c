@@ -108,6 +108,30 @@ enum mc_status mc_local_send(int fd, const void *message, size_t len, int pass_f
     return n < 0 && errno == EAGAIN ? MC_ERR_TIMEOUT : MC_ERR_CLOSED;
 }
 
+/* The first descriptor that came goes to *passed_fd, unless one is there; all others are closed.
+ * False when there were others, or no room for some. In the 24 bytes that one takes on a machine of
+ * 64 bits there is room for two: the kernel says nothing. */
+static bool take_passed(struct msghdr *header, int *passed_fd) {
+    bool good = (header->msg_flags & MSG_CTRUNC) == 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c != NULL; c = CMSG_NXTHDR(header, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            if (*passed_fd < 0) {
+                *passed_fd = fd;
+            } else {
+                close(fd);
+                good = false;
+            }
+        }
+    }
+    return good;
+}
+
 enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd) {
     struct iovec iov = {message, len};
     union {
@@ -126,13 +150,8 @@ enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd) 
     if (n <= 0) {
         return n < 0 && errno == EAGAIN ? MC_ERR_TIMEOUT : MC_ERR_CLOSED;
     }
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c != NULL; c = CMSG_NXTHDR(&header, c)) {
-        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-            c->cmsg_len == CMSG_LEN(sizeof(int))) {
-            memcpy(passed_fd, CMSG_DATA(c), sizeof(int));
-        }
-    }
-    if (n != (ssize_t)len || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    bool good = take_passed(&header, passed_fd);
+    if (!good || n != (ssize_t)len || (header.msg_flags & MSG_TRUNC) != 0) {
         if (*passed_fd >= 0) {
             close(*passed_fd);
             *passed_fd = -1;
@@ -140,26 +159,6 @@ enum mc_status mc_local_recv(int fd, void *message, size_t len, int *passed_fd) 
         return MC_ERR_PROTOCOL;
     }
     return MC_OK;
-}
-
-/* The descriptor of one message joins the stream's; false when that is one too many. */
-static bool take_passed(struct msghdr *header, int *passed_fd) {
-    bool good = (header->msg_flags & MSG_CTRUNC) == 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c != NULL; c = CMSG_NXTHDR(header, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
-            c->cmsg_len != CMSG_LEN(sizeof(int))) {
-            continue;
-        }
-        int fd;
-        memcpy(&fd, CMSG_DATA(c), sizeof(int));
-        if (*passed_fd >= 0) {
-            close(fd);
-            good = false;
-        } else {
-            *passed_fd = fd;
-        }
-    }
-    return good;
 }
 
 enum mc_status mc_local_recv_some(int fd, void *buffer, size_t len, size_t *n, int *passed_fd) {

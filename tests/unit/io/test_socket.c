@@ -2,6 +2,7 @@
  * deadline or fail. */
 #include "support/support.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -211,6 +212,65 @@ static void test_a_stream_says_wait_and_end(void **state) {
     b.ops->close(&b);
 }
 
+/* ---- descriptors in messages ---- */
+
+static int count_open(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+    assert_non_null(dir);
+    while (readdir(dir) != NULL) {
+        count++;
+    }
+    closedir(dir);
+    return count;
+}
+
+/* `count` times the descriptor, in one message. */
+static void send_with(int to, uint64_t message, int fd, size_t count) {
+    struct iovec iov = {&message, sizeof(message)};
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(4 * sizeof(int))];
+    } control = {.space = {0}};
+    struct msghdr header = {.msg_iov = &iov,
+                            .msg_iovlen = 1,
+                            .msg_control = control.space,
+                            .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(count * sizeof(int));
+    for (size_t i = 0; i < count; i++) {
+        memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(int));
+    }
+    assert_int_equal(sendmsg(to, &header, 0), sizeof(message));
+}
+
+/* More are refused, by the kernel's word or not, and none of them stays. */
+static void test_one_descriptor_at_most_comes_with_a_message(void **state) {
+    for (int stream = 0; stream < 2; stream++) {
+        int pair[2], before, passed = -1;
+        assert_int_equal(socketpair(AF_UNIX, stream ? SOCK_STREAM : SOCK_SEQPACKET, 0, pair), 0);
+        before = count_open();
+        for (size_t count = 1; count <= 4; count++) {
+            uint64_t got = 0;
+            send_with(pair[0], 0x1234, pair[0], count);
+            enum mc_status status =
+                stream ? mc_local_recv_stream(pair[1], &got, sizeof(got), in_ms(10000), &passed)
+                       : mc_local_recv(pair[1], &got, sizeof(got), &passed);
+            assert_int_equal(status, count == 1 ? MC_OK : MC_ERR_PROTOCOL);
+            assert_int_equal(passed >= 0, count == 1);
+            if (count == 1) {
+                assert_int_equal(got, 0x1234);
+                close(passed);
+            }
+            assert_int_equal(count_open(), before);
+        }
+        close(pair[0]);
+        close(pair[1]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_empty_host_listens_on_v4_and_v6),
@@ -221,6 +281,7 @@ int main(void) {
         cmocka_unit_test(test_whole_messages_arrive),
         cmocka_unit_test(test_a_deadline_and_a_closed_peer_are_errors),
         cmocka_unit_test(test_a_stream_says_wait_and_end),
+        cmocka_unit_test(test_one_descriptor_at_most_comes_with_a_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
