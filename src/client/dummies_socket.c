@@ -1,7 +1,8 @@
 /*
  * The socket of a node's dummies: one request a connection, of a few bytes (wire/dummy_ipc.h). One
  * thread reads all connections as bytes come, so that a dummy that sends slowly, or nothing, holds
- * up nobody; it has a second for its request. What was asked is done at once, on this thread.
+ * up nobody; it has a second for its request. What was asked is done at once, on this thread, and
+ * what others have sent meanwhile is read before they are hung up on.
  */
 #include <poll.h>
 #include <unistd.h>
@@ -13,7 +14,7 @@
 
 #define SWEEP_NS        (1 * MC_SEC)
 #define REQUEST_NS      (1 * MC_SEC) /* then it is hung up on */
-#define CONNECTIONS_MAX 64           /* more wait to be accepted: a second at most */
+#define CONNECTIONS_MAX 64           /* more wait to be accepted, a second for each so many */
 #define NO_FDS_PAUSE_MS 100
 
 struct connection {
@@ -124,15 +125,15 @@ static void hang_up(struct server *s, size_t i) {
     *c = s->connections[--s->count];
 }
 
-/* From the last to the first, for the last takes the place of one that goes. */
+/* From the last to the first, for the last takes the place of one that goes. Serving one may take
+ * long: whoever's time is over by then is read once more, for it may have said all in time. */
 static void serve_ready(struct server *s, const struct pollfd *fds) {
     for (size_t i = s->count; i-- > 0;) {
         struct connection *c = &s->connections[i];
-        if (fds[i].revents != 0) {
-            if (!advance(s->dummies, c)) {
-                hang_up(s, i);
-            }
-        } else if (now_ns() >= c->until_ns) {
+        bool over = now_ns() >= c->until_ns;
+        if ((fds[i].revents != 0 || over) && !advance(s->dummies, c)) {
+            hang_up(s, i);
+        } else if (over) {
             mc_warn_limited("a dummy that has connected does not say what it wants");
             hang_up(s, i);
         }
