@@ -132,8 +132,9 @@ enum mc_memory_flags {
  * transport reaches it, transfers go through host memory on either side. It cannot be mapped.
  *
  * Registers [addr, addr+length) under a location ("*", "cpu:0", "cuda:0"; NULL = "*"; printable
- * ASCII, below 64 bytes). MC_ERR_OVERLAP, MC_INVALID_PARAMS, MC_ERR_LIMIT (docs/te.md). The caller
- * keeps the memory valid until it is unregistered. */
+ * ASCII, below 64 bytes; not "staging", under which the engine's own memory is listed).
+ * MC_ERR_OVERLAP, MC_INVALID_PARAMS, MC_ERR_LIMIT (docs/te.md). The caller keeps the memory valid
+ * until it is unregistered. */
 MC_MUST_USE enum mc_status mc_memory_register(struct mc_engine *engine, void *addr, size_t length,
                                               const char *location, unsigned flags);
 /* Waits for peers' requests that are using the range. MC_ERR_NOT_FOUND when addr is not a

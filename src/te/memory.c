@@ -368,12 +368,16 @@ static enum mc_status add(struct mc_engine *engine, uint64_t addr, uint64_t leng
     return MC_OK;
 }
 
+static bool is_location(const char *text) {
+    return mc_name_ok(text, sizeof(((struct mc_memory *)0)->location)) &&
+           strcmp(text, MC_LOCATION_STAGING) != 0;
+}
+
 MC_PUBLIC enum mc_status mc_memory_register(struct mc_engine *engine, void *addr, size_t length,
                                             const char *location, unsigned flags) {
     uint64_t start = (uint64_t)(uintptr_t)addr;
     location = location == NULL ? "*" : location;
-    if (addr == NULL || length == 0 || length > UINT64_MAX - start ||
-        !mc_name_ok(location, sizeof(((struct mc_memory *)0)->location)) ||
+    if (addr == NULL || length == 0 || length > UINT64_MAX - start || !is_location(location) ||
         (flags & ~(unsigned)MC_MEMORY_LOCAL_ONLY) != 0) {
         return MC_INVALID_PARAMS;
     }
@@ -421,8 +425,7 @@ static enum mc_status allocate(struct mc_engine *engine, size_t length, const ch
 MC_PUBLIC enum mc_status mc_memory_alloc(struct mc_engine *engine, size_t length,
                                          const char *location, void **addr) {
     location = location == NULL ? "*" : location;
-    if (length == 0 || length > (size_t)INT64_MAX / 2 ||
-        !mc_name_ok(location, sizeof(((struct mc_memory *)0)->location))) {
+    if (length == 0 || length > (size_t)INT64_MAX / 2 || !is_location(location)) {
         return MC_INVALID_PARAMS;
     }
     return allocate(engine, length, location, 0, addr);

@@ -78,6 +78,9 @@ static void allocated_memory_is_zero_aligned_and_freed_as_such(void **state) {
     assert_int_equal(mc_memory_unregister(e, m), MC_ERR_NOT_FOUND);
     assert_int_equal(mc_memory_alloc(e, 0, "*", &small), MC_INVALID_PARAMS);
     assert_int_equal(mc_memory_alloc(e, SIZE_MAX, "*", &small), MC_INVALID_PARAMS);
+    /* Under that location nobody would see it. */
+    assert_int_equal(mc_memory_alloc(e, 4096, "staging", &small), MC_INVALID_PARAMS);
+    assert_int_equal(mc_memory_register(e, info, sizeof(info), "staging", 0), MC_INVALID_PARAMS);
     assert_ok(mc_memory_free(e, m));
     assert_int_equal(mc_memory_free(e, m), MC_ERR_NOT_FOUND);
     mc_engine_destroy(e);
