@@ -40,7 +40,7 @@ MC_MUST_USE enum mc_status mc_bench_memory_add_gpus(struct mc_bench_memory *memo
                                                     const struct mc_bench_gpus *gpus);
 /* Writes every byte of all buffers. MC_ERR_IO. */
 MC_MUST_USE enum mc_status mc_bench_memory_touch(struct mc_bench_memory *memory);
-/* "memory: cuda:0, cuda:1: 1073741824 bytes each". */
+/* "memory: VRAM cuda:0, VRAM cuda:1: 1073741824 bytes each". */
 void mc_bench_memory_print(const struct mc_bench_memory *memory);
 /* MC_ERR_NOT_FOUND never, unless somebody else took the engine's memory away. */
 MC_MUST_USE enum mc_status mc_bench_memory_free(struct mc_bench_memory *memory);

@@ -176,7 +176,7 @@ static uint64_t place(const struct worker *w, int64_t first, uint64_t count, uin
 static void lay_out(struct worker *w) {
     const struct bench *bench = w->bench;
     uint64_t here, there;
-    uint64_t offset = place(w, bench->options->local_gpu_id, bench->memory.count, &here);
+    uint64_t offset = place(w, 0, bench->memory.count, &here);
     char *local = bench->memory.buffers[here].bytes + offset;
     offset = place(w, bench->options->target_gpu_id, bench->target_count, &there);
     uint64_t remote = bench->targets[there].addr + bench->options->target_offset + offset;
@@ -451,6 +451,9 @@ static int choose_memory(struct bench *bench) {
                                "seg_type_mix: DRAM and VRAM are known, each once");
         }
         at += length;
+    }
+    if (!vram && !bench->host_first) {
+        return mc_cmd_fail(PROGRAM, MC_EXIT_FAILED, "seg_type_mix: no memory is named");
     }
     struct mc_buf why = {0};
     int exit_status = 0;

@@ -126,7 +126,8 @@ def the_configuration_repeats_the_run(closing, scratch):
 def what_is_wrong_is_named(closing, scratch):
     _, name = target(closing)
     for flags, said in ((["--seg_type=VRAM"], "no such GPU can be used: libcuda.so.1"),
-                        (["--seg_type_mix=dram,hbm"], "DRAM and VRAM are known"), (["--start_block_size=2MB", "--max_block_size=1MB"], "sweep"),
+                        (["--seg_type_mix=dram,hbm"], "DRAM and VRAM are known"),
+                        (["--seg_type_mix=,"], "seg_type_mix: no memory is named"), (["--start_block_size=2MB", "--max_block_size=1MB"], "sweep"),
                         (["--qos_classes=a:0:1:1"], "class a needs"), (["--qos_classes=a:1"], "\"a:1\" is not name"),
                         (["--qos_classes=a:1:1:1,a:1:1:1"], "twice"), (["--workload_classes_json=[{]"], "column"),
                         (["--workload_classes_json=[{\"name\":\"x\",\"threads\":1}]"], "block_size"),
