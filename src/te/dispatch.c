@@ -456,9 +456,9 @@ size_t mc_dispatch_post(struct mc_dispatch *d, struct mc_slice_op **slices, size
 
 /* ---- the queue ---- */
 
-/* Takes slices that have found a rail, or have none left, out of the queue. One thread at a time
- * does this. Others that place at the same moment take theirs back when they commit second; when
- * they are first the rail holds more than its window for once. */
+/* Takes slices that have found a rail, have none left or are overdue out of the queue. One thread
+ * at a time does this. Others that place at the same moment take theirs back when they commit
+ * second; when they are first the rail holds more than its window for once. */
 static size_t take(struct mc_dispatch *d, struct mc_slice_op **taken, size_t *lost) {
     struct mc_spray_view view;
     size_t count = 0;
@@ -485,19 +485,25 @@ static size_t take(struct mc_dispatch *d, struct mc_slice_op **taken, size_t *lo
     return count;
 }
 
-static void send_on(struct mc_slice_op **slices, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        mc_slice_note_refusal(slices[i]);
-        mc_slice_route(slices[i]);
-    }
-}
-
 /* What is overdue goes first in the queue and would be moved for nobody: whoever looks finds that
  * its time is over. */
 static enum mc_status verdict_on(const struct mc_dispatch *d, struct mc_slice_op *op) {
-    return op->deadline_ns != MC_WAIT_FOREVER && now_ns(d) >= op->deadline_ns
+    enum mc_status verdict = mc_slice_verdict(op);
+    return verdict == MC_OK && op->deadline_ns != MC_WAIT_FOREVER && now_ns(d) >= op->deadline_ns
                ? MC_ERR_TIMEOUT
-               : mc_slice_verdict(op);
+               : verdict;
+}
+
+static void send_on(const struct mc_dispatch *d, struct mc_slice_op **slices, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        mc_slice_note_refusal(slices[i]);
+        enum mc_status verdict = verdict_on(d, slices[i]);
+        if (verdict != MC_OK) {
+            mc_slice_end(slices[i], verdict);
+        } else {
+            mc_slice_route(slices[i]);
+        }
+    }
 }
 
 static bool pump_once(struct mc_dispatch *d) {
@@ -505,7 +511,7 @@ static bool pump_once(struct mc_dispatch *d) {
     size_t lost, back = 0, placed_count = 0;
     size_t count = take(d, taken, &lost);
     for (size_t i = 0; i < count; i++) {
-        enum mc_status verdict = verdict_on(d, taken[i]);
+        enum mc_status verdict = mc_slice_verdict(taken[i]);
         if (verdict == MC_OK) {
             placed[placed_count++] = taken[i];
             continue;
@@ -514,8 +520,8 @@ static bool pump_once(struct mc_dispatch *d) {
         mc_slice_end(taken[i], verdict);
     }
     post_placed(d, placed, placed_count, refused, &back);
-    send_on(refused, back);
-    send_on(taken + MC_POST_MAX - lost, lost);
+    send_on(d, refused, back);
+    send_on(d, taken + MC_POST_MAX - lost, lost);
     return count + lost > 0;
 }
 

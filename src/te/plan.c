@@ -235,6 +235,7 @@ static void slice_init(struct mc_slice *s, struct mc_transfer_task *task,
     s->spray.wait.length = length;
     s->spray.wait.priority = task->priority;
     s->spray.wait.deadline_ns = deadline_ns;
+    s->spray.over_ns = deadline_ns;
     s->spray.tried = 0;
     s->spray.rail = 0;
     s->spray.held = false;

@@ -339,6 +339,11 @@ static struct mc_spray_item *next_of(struct mc_spray *s, struct mc_spray_view *v
     unsigned scanned = 0;
     for (struct mc_list *at = queue->next; at != queue && scanned < SCAN_MAX; at = at->next) {
         struct mc_spray_item *item = mc_container_of(at, struct mc_spray_item, wait.link);
+        if (item->over_ns != 0 && item->over_ns <= v->now_ns) { /* nor may it take a probe */
+            item->rail = MC_RAILS_MAX;
+            mc_qos_remove(&s->queue, &item->wait, false);
+            return item;
+        }
         int rail = choose(s, v, item, mc_qos_effective(&item->wait, v->now_ns));
         if (rail == MC_SPRAY_WAIT) {
             if (speaks_for_all(s, item)) {

@@ -52,6 +52,7 @@ static inline void mc_spray_reach_all(struct mc_spray_reach *reach) {
 
 struct mc_spray_item { /* one slice */
     struct mc_qos_item wait;
+    uint64_t over_ns;   /* from then on it is placed on no rail; 0 = never */
     uint64_t posted_ns; /* 0 = not known */
     uint64_t ahead;     /* bytes on the rail when posted, its own included; 0 = it is no sample */
     /* Health of each rail's way to this peer; what it points to is NULL until one has failed. */
@@ -117,7 +118,8 @@ void mc_spray_look(const struct mc_spray *s, struct mc_spray_view *v, bool yield
  */
 int mc_spray_choose(struct mc_spray *s, struct mc_spray_view *v, struct mc_spray_item *item);
 /* The next waiting slice that has a rail, taken out of the queue, or NULL. Slices for which no rail
- * is left are taken out too, with `rail` = MC_RAILS_MAX. Lock held. */
+ * is left, and those whose time is over, are taken out too, with `rail` = MC_RAILS_MAX. Lock held.
+ */
 struct mc_spray_item *mc_spray_next(struct mc_spray *s, struct mc_spray_view *v);
 /* What was placed is in flight from here on: before the first of it is posted. Returns the rails
  * (bit each) which got so much from other threads meanwhile that they hold more than their window:

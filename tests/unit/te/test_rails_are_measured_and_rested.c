@@ -372,6 +372,43 @@ static void a_failure_pauses_the_way_and_two_peers_the_rail(void **state) {
     assert_int_equal(mc_health_state(&s.rails[0].health, s.now), MC_HEALTHY);
 }
 
+/* Overload keeps overdue slices at the head of the queue. They end there: one that took the probe
+ * would keep the rail out for two seconds more, and the next one again. */
+static void what_is_overdue_takes_no_probe(void **state) {
+    enum { LATE = 3 };
+    struct scene s;
+    struct mc_health health[4] = {0};
+    struct mc_spray_item item, late[LATE], good;
+    scene_init(&s, 2, NULL);
+    atomic_store(&s.links, health);
+    item = item_of(&s, 4096, 0);
+    item.tried = 2;
+    assert_int_equal(choose_at(&s, &item, s.now), 0);
+    mc_spray_end(&s.spray, &item, MC_SPRAY_FAILED, "a", s.now);
+    for (int i = 0; i < LATE; i++) {
+        late[i] = item_of(&s, 4096, 0);
+        late[i].over_ns = late[i].wait.deadline_ns = s.now + MC_MS;
+        mc_qos_push(&s.spray.queue, &late[i].wait, s.now);
+    }
+    good = item_of(&s, 4096, 0);
+    good.over_ns = good.wait.deadline_ns = s.now + MC_SEC;
+    mc_qos_push(&s.spray.queue, &good.wait, s.now);
+    s.now += 10 * MC_MS; /* the pause is over, and so is the time of three */
+    for (int i = 0; i < LATE; i++) {
+        assert_ptr_equal(next_at(&s, s.now), &late[i]);
+        assert_int_equal(late[i].rail, MC_RAILS_MAX);
+        assert_false(late[i].held);
+    }
+    assert_ptr_equal(next_at(&s, s.now), &good);
+    assert_int_equal(good.rail, 0); /* the probe */
+    assert_int_equal(mc_metric_get(&s.rails[0].probes), 1);
+    assert_int_equal(mc_rail_inflight(&s.rails[0]), 4096);
+    assert_int_equal(mc_rail_inflight(&s.rails[1]), 0);
+    assert_false(mc_qos_any(&s.spray.queue));
+    arrive(&s, &good, s.now + 5000);
+    assert_int_equal(mc_health_state(&health[0], s.now), MC_HEALTHY);
+}
+
 static void an_idle_rail_is_tried_again(void **state) {
     struct scene s;
     scene_init(&s, 2, NULL);
@@ -540,6 +577,7 @@ int main(void) {
         cmocka_unit_test(a_probe_is_not_taken_back),
         cmocka_unit_test(beside_a_flood_of_urgent_bytes_the_old_go_too),
         cmocka_unit_test(a_failure_pauses_the_way_and_two_peers_the_rail),
+        cmocka_unit_test(what_is_overdue_takes_no_probe),
         cmocka_unit_test(an_idle_rail_is_tried_again),
         cmocka_unit_test(slices_suit_the_request_and_the_rails),
         cmocka_unit_test(the_urgent_go_first_and_the_old_are_not_forgotten),
