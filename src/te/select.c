@@ -134,10 +134,11 @@ static bool did_hang(const struct mc_slice_op *slice, enum mc_status status) {
             1) != 0;
 }
 
-/* An attempt that hung, of a caller who has said until when to wait: the deadline bounds how many
- * there can be (may_still_come), unless the policy has a number. */
-static bool costs_only_time(const struct mc_slice_op *slice) {
-    return slice->deadline_ns != MC_WAIT_FOREVER &&
+/* A time-out, of a caller who has said until when to wait: the deadline bounds how many there can
+ * be (may_still_come), unless the policy has a number. */
+static bool costs_only_time(const struct mc_dispatch *d, const struct mc_slice_op *slice,
+                            enum mc_status status) {
+    return status == MC_ERR_TIMEOUT && d->watched && slice->deadline_ns != MC_WAIT_FOREVER &&
            slice->segment->engine->policy.max_failovers == 0;
 }
 
@@ -147,7 +148,7 @@ void mc_slice_note_failure(struct mc_slice_op *slice, enum mc_status status, boo
     struct mc_spray_item *item = &mc_slice_of(slice)->spray;
     bool hung = did_hang(slice, status);
     mc_metric_add(&d->rails[slice->rail].errors, 1);
-    if (!hung || !costs_only_time(slice)) {
+    if (!costs_only_time(d, slice, status)) {
         atomic_fetch_add_explicit(&task->retries, 1, memory_order_relaxed);
     }
     if (outweighs(slice, status, slice->first_error)) {
