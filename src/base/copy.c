@@ -12,9 +12,10 @@
  * 1 MiB on; where the caches hold both sides, half as fast. */
 #define IN_PAST_CACHE (4u << 20)
 
-/* A destination that this thread wrote so few bytes ago is still in its caches: there an ordinary
- * copy is more than twice as fast up to 256 KiB, a fifth faster at 1 MiB, and slower again when
- * more than a few MiB lie between. */
+/* Where this thread has copied to, and since then copied out no more than this, its caches most
+ * likely still hold the destination: what else it and others touched meanwhile is not known. There
+ * an ordinary copy is more than twice as fast up to 256 KiB and a fifth faster at 1 MiB; when more
+ * than a few MiB lie between it is slower. */
 #define WARM_BYTES  (1u << 20)
 #define WARM_PLACES 64
 

@@ -20,7 +20,8 @@
 
 #include "base/log.h"
 
-#define MAGIC 0x32534f51434d4355ull
+#define MAGIC       0x32534f51434d4355ull
+#define MAGIC_OLDER 0x31534f51434d4355ull /* entries were laid out differently */
 
 /* A process: pid, start time in clock ticks since boot, inode of the namespace; the low bits. */
 #define PID_BITS   22 /* the kernel gives no higher ones */
@@ -129,7 +130,10 @@ enum mc_status mc_qos_host_open(const char *path, struct mc_qos_host **out) {
     uint64_t magic = 0;
     MC_TRY(map_page(path, &page));
     if (!atomic_compare_exchange_strong(&page->magic, &magic, MAGIC) && magic != MAGIC) {
-        mc_warn("the file is not a page of engines path=%s", path);
+        mc_warn(magic == MAGIC_OLDER ? "the page is of an older build: delete it when none of its "
+                                       "engines runs path=%s"
+                                     : "the file is not a page of engines path=%s",
+                path);
         munmap(page, sizeof(*page));
         return MC_ERR_PROTOCOL;
     }
