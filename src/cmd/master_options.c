@@ -150,7 +150,7 @@ static const struct mc_option table[] = {
         .doc = "offload the coldest objects while memory is fuller than this, and none when they "
                "are put; 0 = off"),
     OPT(BOOL, offload_force_evict, .default_value = "false",
-        .doc = "evict objects although they are not offloaded yet"),
+        .doc = "evict objects that no disk took; what still waits for its disk is kept"),
     OPT(U64, offloading_queue_limit, .default_value = "50000", .min = 1, .max = 100000000,
         .doc = "objects that may wait for offloading"),
     OPT(DOUBLE, offload_cap_ratio, .default_value = "0.5", .max = 1,
